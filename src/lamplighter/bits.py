@@ -41,4 +41,5 @@ def count(packed: Tensor) -> int:
     if packed.device.type == "cpu":
         return int(np.bitwise_count(packed.numpy()).sum(dtype=np.int64))
     # In steps, so that the expansion to eight bytes a byte stays small.
-    return sum(int(unpack(part, (8 * part.numel(),)).sum()) for part in packed.split(1 << 22))
+    parts: tuple[Tensor, ...] = torch.split(packed, 1 << 22)
+    return sum(int(unpack(part, (8 * part.numel(),)).sum().item()) for part in parts)

@@ -1,0 +1,43 @@
+"""The readings of the weights, one file per kind of device. Each works on a flat run of entries and knows no layers.
+
+Every kernel module offers the same six functions:
+
+    count(run)                     the first reading: the run's spectrum
+    window(run, low, high, energy) the second: the exact spectrum of the codes in [low, high), and the energy above
+    energy(run, code)              the exact energy of the entries from a code up, as a whole number of units squared
+    tied(run, code)                how many entries have this very code
+    select(run, cut, drop, ...)    the last: what is kept, as packed bits; the rest may be set to zero
+    erase(run)                     sets what is not alive to zero
+"""
+
+from dataclasses import dataclass
+from types import ModuleType
+
+from torch import Tensor
+
+from lamplighter.formats import FORMATS, Format
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Entries that lie one behind the other in memory, and which of them are still alive.
+
+    Args:
+        entries: a one-dimensional contiguous tensor.
+        alive: its bit-packed mask (see `bits`), or None when all are alive.
+    """
+
+    entries: Tensor
+    alive: Tensor | None = None
+
+    @property
+    def form(self) -> Format:
+        """The format of the entries."""
+        return FORMATS[self.entries.dtype]
+
+
+def kernels_for(run: Run) -> ModuleType:
+    """The kernels for the device that a run lies on."""
+    from lamplighter.kernels import anywhere, cpu  # noqa: PLC0415  (they import Run from here)
+
+    return cpu if run.entries.device.type == "cpu" else anywhere

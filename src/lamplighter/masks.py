@@ -1,0 +1,221 @@
+"""Masks: which weights a model keeps. Bit-packed inside, boolean tensors when looked at."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lamplighter import bits, selection
+from lamplighter.errors import LamplighterError
+from lamplighter.holding import Hold
+from lamplighter.mask_files import read_masks, write_masks
+from lamplighter.mask_table import as_html, as_text
+from lamplighter.targets import Layer, find_named, natural_key
+
+
+class Masks(Mapping[str, Tensor]):
+    """Which weights of each layer are kept: a mapping of layer names to boolean tensors, True where kept.
+
+    Masks that `prune` returned, and masks that were applied to a model, know the weights they belong to: `hold` keeps
+    those at zero while training goes on.
+
+    Args:
+        masks: boolean tensors by layer name.
+
+    >>> masks = Masks({"a.weight": torch.tensor([[True, False], [True, True]])})
+    >>> masks.kept, masks.density
+    ({'a.weight': 3}, 0.75)
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        for name, mask in masks.items():
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+                found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+                raise LamplighterError(f"mask {name!r} is {found}, expected a boolean tensor", "use tensor.bool()")
+        self._fill({n: bits.pack(m) for n, m in masks.items()}, {n: tuple(m.shape) for n, m in masks.items()})
+
+    def _fill(self, packed: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
+        names = sorted(packed, key=natural_key)
+        self._packed = {name: packed[name] for name in names}
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(shapes[name]) for name in names}
+        self._kept: dict[str, int] | None = None
+        self._layers: dict[str, Layer] = {}
+        self._hold: Hold | None = None
+
+    @classmethod
+    def from_packed(cls, packed: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> "Masks":
+        """Masks of bits that are packed already (see `bits.pack`)."""
+        masks = cls.__new__(cls)
+        masks._fill(packed, shapes)
+        return masks
+
+    @property
+    def packed(self) -> Mapping[str, Tensor]:
+        """The bits themselves, eight to a byte, by layer name."""
+        return self._packed
+
+    def __getitem__(self, name: str) -> Tensor:
+        return bits.unpack(self._packed[name], self.shapes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """How many weights each layer keeps."""
+        if self._kept is None:
+            self._kept = {name: bits.count(packed) for name, packed in self._packed.items()}
+        return dict(self._kept)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many weights each layer has."""
+        return {name: torch.Size(shape).numel() for name, shape in self.shapes.items()}
+
+    @property
+    def total(self) -> int:
+        """How many weights there are."""
+        return sum(self.sizes.values())
+
+    @property
+    def total_kept(self) -> int:
+        """How many weights are kept."""
+        return sum(self.kept.values())
+
+    @property
+    def density(self) -> float:
+        """The fraction kept of all weights."""
+        return self.total_kept / self.total if self.total else 1.0
+
+    @property
+    def sparsity(self) -> float:
+        """The fraction removed of all weights."""
+        return 1.0 - self.density if self.total else 0.0
+
+    def densities(self) -> dict[str, float]:
+        """The fraction kept of each layer."""
+        return {name: self.kept[name] / size if size else 1.0 for name, size in self.sizes.items()}
+
+    def __and__(self, other: "Masks") -> "Masks":
+        """What both keep."""
+        if not isinstance(other, Masks):
+            return NotImplemented
+        self._check_same_layers(other)
+        packed = {name: bits_ & other._packed[name].to(bits_.device) for name, bits_ in self._packed.items()}
+        both = Masks.from_packed(packed, self.shapes)
+        both._layers = dict(self._layers)
+        return both
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        if self.shapes != other.shapes:
+            return False
+        return all(torch.equal(mine, other._packed[name].to(mine.device)) for name, mine in self._packed.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        return f"Masks({len(self)} layers, {self.total_kept:,} of {self.total:,} kept, density {self.density:.4g})"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the masks to a safetensors file, bit-packed, with the layers' names and shapes."""
+        write_masks(Path(path), self._packed, self.shapes)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Masks":
+        """The masks that `save` wrote. They belong to no model yet: `apply` them to one."""
+        return cls.from_packed(*read_masks(Path(path)))
+
+    def apply(self, weights_or_model: nn.Module | Mapping[str, Tensor]) -> "Masks":
+        """Set every weight that is not kept to +0.0, in place; these masks belong to these weights from now on."""
+        self.bind(self._layers_of(weights_or_model))
+        selection.erase({name: layer.weight for name, layer in self._layers.items()}, self._packed)
+        return self
+
+    def bind(self, layers: Mapping[str, Layer]) -> None:
+        """Let the masks belong to these layers, without changing any weight."""
+        self._layers = dict(layers)
+        self._packed = {name: packed.to(layers[name].weight.device) for name, packed in self._packed.items()}
+
+    def hold(self, optimizer: Optimizer) -> None:
+        """Keep pruned weights at zero while training goes on.
+
+        Gradients are masked as they are accumulated, weights after each step of the optimizer, both through torch's own
+        hooks. Holding again, by these masks or others on the same optimizer, replaces what was held before.
+        """
+        if not isinstance(optimizer, Optimizer):
+            raise LamplighterError(
+                f"masks cannot be held on a {type(optimizer).__name__}", "pass the optimizer: masks.hold(optimizer)"
+            )
+        if not self._layers:
+            raise LamplighterError(
+                "these masks belong to no model yet, so there is nothing to hold",
+                "apply them first: masks.apply(model)",
+            )
+        self.release()
+        self._hold = Hold(self, self._layers, optimizer)
+
+    def release(self) -> None:
+        """Let pruned weights move again."""
+        if self._hold is not None:
+            self._hold.remove()
+            self._hold = None
+
+    def check_layers(self, layers: Sequence[Layer]) -> None:
+        """An error unless these masks are for exactly these layers."""
+        found = {layer.name: tuple(layer.weight.shape) for layer in layers}
+        if found == self.shapes:
+            return
+        raise LamplighterError(
+            f"the masks are of another model: {_difference(self.shapes, found)}",
+            "use the masks of this very model (with the include and exclude they were made with)",
+        )
+
+    def _layers_of(self, weights_or_model: nn.Module | Mapping[str, Tensor]) -> dict[str, Layer]:
+        layers = find_named(weights_or_model, self._packed)
+        found = {name: tuple(layer.weight.shape) for name, layer in layers.items()}
+        if found != self.shapes:
+            raise LamplighterError(
+                f"the masks are of another model: {_difference(self.shapes, found)}",
+                "apply them to a model with the same layers",
+            )
+        return layers
+
+    def _check_same_layers(self, other: "Masks") -> None:
+        if self.shapes != other.shapes:
+            raise LamplighterError(
+                f"the masks are of different models: {_difference(self.shapes, other.shapes)}",
+                "combine masks of the same layers",
+            )
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy takes along: the masks, not the model they belong to."""
+        return {**self.__dict__, "_layers": {}, "_hold": None}
+
+
+def _difference(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> str:
+    missing, extra = [n for n in expected if n not in found], [n for n in found if n not in expected]
+    if missing:
+        return f"{_some(missing)} not found"
+    if extra:
+        return f"no mask for {_some(extra)}"
+    name = next(n for n in expected if expected[n] != found[n])
+    return f"{name} has shape {found[name]}, its mask {expected[name]}"
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3])
+    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3:,} more"
