@@ -71,8 +71,9 @@ def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, fl
 
 
 def _energy(magnitudes: Floats) -> float:
-    # In stretches that a BLAS does not hand to threads of its own.
-    return math.fsum(float(np.dot(part, part)) for part in np.split(magnitudes, range(DOT, len(magnitudes), DOT)))
+    # In stretches so short that a BLAS does not hand them to threads of its own.
+    stretches = (magnitudes[start : start + DOT] for start in range(0, len(magnitudes), DOT))
+    return math.fsum(float(np.dot(stretch, stretch)) for stretch in stretches)
 
 
 def energy(run: Run, code: int) -> int:
