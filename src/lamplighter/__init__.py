@@ -5,6 +5,7 @@ from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.evidence import gradients, input_norms
 from lamplighter.masks import Masks
 from lamplighter.pruning import allocate, prune
+from lamplighter.training.rounds import rounds
 from lamplighter.version import __version__
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "gradients",
     "input_norms",
     "prune",
+    "rounds",
     "schedules",
 ]

@@ -1,0 +1,1 @@
+"""Training: the fit loop, rewinding, and rounds of pruning and training."""
