@@ -47,8 +47,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings("ignore::lamplighter.LamplighterWarning")
 def test_every_method_gives_the_masks_of_the_cpu(method, dtype, sparsity):
-    if method == "uniform+" and sparsity > 0.9:
-        pytest.skip("uniform+ keeps its first convolution")
+    if method == "uniform+" and sparsity > 0.8:
+        pytest.skip("uniform+ cannot go so far here: its dense convolution is too large a part")
     cpu = weights(dtype)
     gpu = on_gpu(cpu)
     masks = ll.prune(cpu, sparsity, method=method)
