@@ -85,7 +85,7 @@ def _on_gradient(parameter: Tensor, hook: Callable[[Tensor], None]) -> Removable
 def _mask_gradient(dead: Tensor) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         if parameter.grad is not None:
-            parameter.grad.masked_fill_(dead, 0)
+            parameter.grad.masked_fill_(dead.to(parameter.grad.device), 0)
 
     return hook
 
@@ -94,6 +94,6 @@ def _mask_weights(pruned: list[tuple[Tensor, Tensor]]) -> Callable[..., None]:
     def hook(*_: object) -> None:
         with torch.no_grad():
             for parameter, dead in pruned:
-                parameter.masked_fill_(dead, 0)
+                parameter.masked_fill_(dead.to(parameter.device), 0)
 
     return hook

@@ -110,6 +110,11 @@ def parallel(work: Callable[[Piece], T], tasks: list[Piece]) -> list[T]:
     if threads <= 1 or sum(task.size for task in tasks) < 1 << 16:
         return [work(task) for task in tasks]
     order = sorted(range(len(tasks)), key=lambda i: -tasks[i].size)
-    with ThreadPoolExecutor(threads) as pool:
-        futures = {i: pool.submit(work, tasks[i]) for i in order}
-    return [futures[i].result() for i in range(len(tasks))]
+    before = torch.get_num_threads()
+    try:
+        # The threads are taken: without this, torch's own operations would start as many again in each of them.
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            futures = {i: pool.submit(work, tasks[i]) for i in order}
+        return [futures[i].result() for i in range(len(tasks))]
+    finally:
+        torch.set_num_threads(before)  # what new threads start with; this one's number was never another

@@ -67,10 +67,10 @@ def erase(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
 
 
 def _write_back(tensor: Tensor, run: Run) -> None:
-    if tensor.is_contiguous():
-        tensor.view(-1)[:0].zero_()  # numpy wrote behind torch's back: let autograd know that the tensor changed
-    else:
+    if not tensor.is_contiguous():
         tensor.copy_(run.entries.view(tensor.shape))
+    elif not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)  # numpy wrote behind torch's back: autograd should know
 
 
 def parse_pattern(pattern: str) -> tuple[int, int] | None:
