@@ -38,6 +38,8 @@ class Stretch:
     def between(self, first: int, last: int) -> "Stretch":
         """The entries after the `first` best up to the `last` best."""
         ends = np.cumsum(self.counts, dtype=np.int64)
+        if first == 0 and (len(ends) == 0 or last >= ends[-1]):
+            return self
         starts = ends - self.counts
         skip = np.clip(first - starts, 0, self.counts)
         counts = np.clip(last - starts, 0, self.counts) - skip

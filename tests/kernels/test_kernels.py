@@ -25,7 +25,6 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(cpu, "COUNT_CHUNK", 128)
     monkeypatch.setattr(cpu, "COLLECT", 40)
     monkeypatch.setattr(cpu, "SORT", 0)
-    monkeypatch.setattr(cpu, "DOT", 16)
     monkeypatch.setattr(anywhere, "CHUNK", 64)
 
 

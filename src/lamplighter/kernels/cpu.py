@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from lamplighter.formats import Floats, Format, Ints
+from lamplighter.formats import Format, Ints
+from lamplighter.formats import magnitudes as decode
 from lamplighter.kernels import Run
 from lamplighter.spectrum import Spectrum, add, from_codes, from_histogram
 
 COUNT_CHUNK = 1 << 18  # a histogram is made and added for each, so they are larger
 CHUNK = 1 << 16  # also the bound that keeps the sums in `energy` exact
 COLLECT = 1 << 20  # so many codes are collected before they are counted: 4 MB
-DOT = 1 << 13
 SORT = 1 << 15  # up to here sorting is cheaper than a histogram of all keys
 
 
@@ -49,7 +49,9 @@ def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, fl
     found: list[Ints] = []
     waiting = 0
     energies: list[float] = []
-    room, squares, bits = np.empty(CHUNK, form.ints), np.empty(CHUNK), np.empty(CHUNK, bool)
+    room, bits = np.empty(CHUNK, form.ints), np.empty(CHUNK, bool)
+    above, squares = torch.from_numpy(room).view(form.dtype), torch.empty(CHUNK, dtype=torch.float64)
+    below = float(decode(np.array([high - 1]), form)[0])
     for codes, _ in _codes(run, CHUNK):
         n = len(codes)
         np.subtract(codes, low, out=room[:n])
@@ -59,21 +61,12 @@ def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, fl
         if waiting > COLLECT:
             spectrum, found, waiting = add([spectrum, from_codes(np.concatenate(found), form.dtype)]), [], 0
         if energy:
-            # All ones where the code is `high` or more: an integer's sign, where a boolean would have to be widened.
-            np.subtract(high - 1, codes, out=room[:n])
-            np.right_shift(room[:n], form.width - 1, out=room[:n])
-            np.bitwise_and(room[:n], codes, out=room[:n])
-            squares[:n] = room[:n].view(f"f{form.width // 8}")
-            energies.append(_energy(squares[:n]))
+            # One operation for "those from `high` up, 0 for the others"; integers or numpy would take three.
+            torch.hardshrink(torch.from_numpy(codes).view(form.dtype), below, out=above[:n])
+            energies.append(float(torch.dot(squares[:n].copy_(above[:n]), squares[:n])))
     if found:
         spectrum = add([spectrum, from_codes(np.concatenate(found), form.dtype)])
     return spectrum, math.fsum(energies)
-
-
-def _energy(magnitudes: Floats) -> float:
-    # In stretches so short that a BLAS does not hand them to threads of its own.
-    stretches = (magnitudes[start : start + DOT] for start in range(0, len(magnitudes), DOT))
-    return math.fsum(float(np.dot(stretch, stretch)) for stretch in stretches)
 
 
 def energy(run: Run, code: int) -> int:
