@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import lamplighter as ll
 from lamplighter import search
 from lamplighter.reading import Tensors
-from lamplighter.search import lamp_stretch
+from lamplighter.search import _kth, lamp_stretch
 from lamplighter.spectra import Spectra
 from lamplighter.spectrum import spectrum_of
 from lamplighter.ties import Progression, smallest
@@ -82,12 +82,15 @@ def test_the_kth_smallest_key_of_progressions(progressions, data):
     start = start / 4.0
     keys = np.sort(np.concatenate([s + d * np.arange(n) for s, d, n in zip(start, step, counts, strict=True)]))
     k = data.draw(st.integers(1, len(keys)))
-    group = data.draw(st.sampled_from([1, 2, 1000]))
-    original, search.GROUP = search.GROUP, group
-    try:
-        assert search._kth(start, step, counts, k) == keys[k - 1]
-    finally:
-        search.GROUP = original
+    assert _kth(start, step, counts, k) == keys[k - 1]
+
+
+@pytest.mark.parametrize(("group", "remembered"), [(1, 0), (3, 10**9), (10**9, 0)])
+def test_what_is_kept_in_memory_changes_nothing(group, remembered, monkeypatch):
+    expected = {s: ll.allocate(LAYERS, s) for s in (0.3, 0.9, 0.99)}
+    monkeypatch.setattr(search, "GROUP", group)
+    monkeypatch.setattr(search, "REMEMBERED", remembered)
+    assert {s: ll.allocate(LAYERS, s) for s in expected} == expected
 
 
 @given(

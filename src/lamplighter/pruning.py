@@ -304,13 +304,14 @@ def _group_budgets(problem: _Problem, n: int, m: int) -> dict[str, int]:
 def _whole_rows(problem: _Problem, budgets: dict[str, int]) -> dict[str, int]:
     """The nearest budgets that give every row of a layer the same count, as far as their sum allows."""
     rows = {layer.name: max(weight.shape[layer.output_axis], 1) for layer, weight in problem.weights}
-    whole = {n: max(b // rows[n] * rows[n], 0) for n, b in budgets.items()}
+    bounds = problem.spectra.bounds
+    whole = {n: max(b // rows[n] * rows[n], bounds[n][0]) for n, b in budgets.items()}
     left = sum(budgets.values()) - sum(whole.values())
     while left:
-        wanting = [n for n in budgets if problem.spectra.bounds[n][1] - whole[n] >= min(left, rows[n])]
-        fitting = [n for n in wanting if rows[n] <= left]
-        chosen = max(fitting or wanting, key=lambda n: (budgets[n] - whole[n]) / rows[n])
-        more = min(rows[chosen], left)
+        room = {n: min(bounds[n][1] - whole[n], rows[n]) for n in budgets if bounds[n][1] > whole[n]}
+        fitting = [n for n in room if room[n] == rows[n] <= left]
+        chosen = max(fitting or room, key=lambda n: (budgets[n] - whole[n]) / rows[n])
+        more = min(room[chosen], left)
         whole[chosen] += more
         left -= more
     return whole

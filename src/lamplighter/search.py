@@ -5,8 +5,9 @@ largest magnitude down. For LAMP the key is 1 / score = E / m^2 + j (the j-th en
 it); for `global` it is -m. A bin of the spectrum is then a *stretch*: an arithmetic progression of keys.
 """
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from lamplighter.spectrum import Spectrum
 
 # Beyond every rounding error of the float64 sums here and in the kernels, relative to a key.
 MARGIN = 1e-10
+# So many bins' bounds, of all layers together, are kept in memory.
+REMEMBERED = 1 << 18
 # So many neighbouring bins are first looked at as one.
 GROUP = 32
 # Squares below this may have lost digits to underflow.
@@ -34,6 +37,12 @@ class Stretch:
     high: Floats
     high_step: Floats
     counts: Ints
+
+    @property
+    def ends(self) -> Floats:
+        """Bounds above the last key of each bin."""
+        ends: Floats = self.high + (self.counts - 1) * self.high_step
+        return ends
 
     def between(self, first: int, last: int) -> "Stretch":
         """The entries after the `first` best up to the `last` best."""
@@ -86,22 +95,35 @@ def keep_best(spectra: Spectra, keep: int, ranking: "Ranking") -> dict[str, int]
     most = {n: max(budgets[n], min(cap, spectra[n].nonzero)) for n, (_, cap) in spectra.bounds.items()}
     if keep >= sum(most.values()):
         return _fill_with_zeros(most, {n: cap for n, (_, cap) in spectra.bounds.items()}, keep)
-    stretches = {n: ranking.stretch(s, 0.0).between(budgets[n], most[n]) for n, s in spectra.items()}
-    sure, maybe = _narrow(stretches, budgets, most, keep)
+    sure, maybe = _narrow(_first_look(spectra, ranking, budgets, most), budgets, most, keep)
     open_layers = _undecided(sure, maybe, keep)
     coarse = {n: ranks for n, ranks in open_layers.items() if spectra[n].shift}
     if coarse:
         windows = spectra.refine(_bins(spectra, coarse), energy=ranking.needs_energy)
-        stretches = {}
-        for name, (first, last) in open_layers.items():
+
+        def closer_look(name: str) -> Stretch:
             window = windows.get(name) or Window(0, 0.0, 0, spectra[name])
+            first, last = open_layers[name]
             stretch = ranking.stretch(window.spectrum, window.energy)
-            stretches[name] = stretch.between(first - window.above, last - window.above)
-        sure, maybe = _narrow(stretches, sure, maybe, keep)
+            return stretch.between(first - window.above, last - window.above)
+
+        sure, maybe = _narrow(closer_look, sure, maybe, keep)
         open_layers = _undecided(sure, maybe, keep)
     if open_layers:
         return sure | ranking.settle(spectra, open_layers, keep - sum(sure.values()))
     return sure if sum(sure.values()) == keep else maybe
+
+
+def _first_look(
+    spectra: Spectra, ranking: "Ranking", floors: Mapping[str, int], caps: Mapping[str, int]
+) -> Callable[[str], Stretch]:
+    """The layers' stretches by name: remembered where that takes little memory, else computed when asked for."""
+
+    def look(name: str) -> Stretch:
+        return ranking.stretch(spectra[name], 0.0).between(floors[name], caps[name])
+
+    small = sum(len(s.keys) for s in spectra.values()) < REMEMBERED
+    return functools.cache(look) if small else look
 
 
 def _undecided(sure: Mapping[str, int], maybe: Mapping[str, int], keep: int) -> dict[str, tuple[int, int]]:
@@ -131,28 +153,51 @@ def _bins(spectra: Spectra, ranks: Mapping[str, tuple[int, int]]) -> dict[str, t
 
 
 def _narrow(
-    stretches: Mapping[str, Stretch], sure: Mapping[str, int], maybe: Mapping[str, int], keep: int
+    stretches: Callable[[str], Stretch], sure: Mapping[str, int], maybe: Mapping[str, int], keep: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Per layer, how many entries are surely among the best, and how many may be: closer than was known before."""
+    """Per layer, how many entries are surely among the best, and how many may be: closer than was known before.
+
+    Only the layers with sure < maybe are looked at, one at a time: of each, no more than a few bins stay in memory.
+    """
     need = keep - sum(sure.values())
-    sure, known = dict(sure), sure
-    maybe = {n: sure[n] if n in stretches else most for n, most in maybe.items()}
-    names = [n for n, s in stretches.items() if len(s.counts)]
+    names = [n for n in sure if sure[n] < maybe[n]]
     if need == 0 or not names:
-        return sure, maybe
-    parts = [stretches[n] for n in names]
-    low, low_step, high, high_step = (
-        np.concatenate([getattr(p, f) for p in parts]) for f in ("low", "low_step", "high", "high_step")
-    )
-    counts = np.concatenate([p.counts for p in parts])
-    starts = np.cumsum([0] + [len(p.counts) for p in parts[:-1]])
-    least = _kth(low, low_step, counts, need)
-    most = _kth(high, high_step, counts, need)
-    below = np.add.reduceat(_count(high, high_step, counts, np.nextafter(least, -np.inf)), starts)
-    within = np.add.reduceat(_count(low, low_step, counts, most), starts)
-    for name, b, w in zip(names, below.tolist(), within.tolist(), strict=True):
-        sure[name], maybe[name] = known[name] + b, known[name] + w
-    return sure, maybe
+        return dict(sure), dict(sure) if need == 0 else dict(maybe)
+    starts, ends, sizes = (np.concatenate(part) for part in zip(*(_outline(stretches(n)) for n in names), strict=True))
+    least, most = _weighted_kth(starts, sizes, need), _weighted_kth(ends, sizes, need)
+    done, parts = zip(*(_near(stretches(n), least, most) for n in names), strict=True)
+    live = Stretch(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Stretch)))
+    need -= sum(done)
+    least = _kth(live.low, live.low_step, live.counts, need)
+    most = _kth(live.high, live.high_step, live.counts, need)
+    owners = np.repeat(np.arange(len(names)), [len(p.counts) for p in parts])
+    below = _per_layer(owners, _count(live.high, live.high_step, live.counts, np.nextafter(least, -np.inf)), len(names))
+    within = _per_layer(owners, _count(live.low, live.low_step, live.counts, most), len(names))
+    closer = {n: sure[n] + d + b for n, d, b in zip(names, done, below, strict=True)}
+    farther = {n: sure[n] + d + w for n, d, w in zip(names, done, within, strict=True)}
+    return {**sure, **closer}, {**maybe, **farther}
+
+
+def _outline(stretch: Stretch) -> tuple[Floats, Floats, Ints]:
+    """Groups of neighbouring bins: a bound below all their keys, a bound above, and how many there are."""
+    firsts = np.arange(0, len(stretch.counts), GROUP)
+    lasts = np.minimum(firsts + GROUP, len(stretch.counts)) - 1
+    return stretch.low[firsts], stretch.ends[lasts], np.add.reduceat(stretch.counts, firsts)
+
+
+def _near(stretch: Stretch, least: float, most: float) -> tuple[int, Stretch]:
+    """How many entries have keys below `least` for sure, and the bins that reach between `least` and `most`."""
+    first = int(np.searchsorted(stretch.ends, least))
+    last = max(first, int(np.searchsorted(stretch.low, most, side="right")))
+    part = slice(first, last)
+    bins = Stretch(*(getattr(stretch, f.name)[part].copy() for f in fields(Stretch)))
+    return int(stretch.counts[:first].sum()), bins
+
+
+def _per_layer(owners: Ints, counts: Ints, layers: int) -> list[int]:
+    sums = np.zeros(layers, dtype=np.int64)
+    np.add.at(sums, owners, counts)
+    return sums.tolist()
 
 
 def _count(start: Floats, step: Floats, counts: Ints, x: float) -> Ints:
@@ -166,8 +211,6 @@ def _count(start: Floats, step: Floats, counts: Ints, x: float) -> Ints:
 def _kth(start: Floats, step: Floats, counts: Ints, k: int) -> float:
     """The k-th smallest key of all progressions, by bisection over the floats themselves."""
     end = start + step * (counts - 1)
-    if len(start) > 64 * GROUP:
-        start, step, counts, end, k = _near_kth(start, step, counts, end, k)
     low, high = _place(float(start.min())) - 1, _place(float(end.max()))
     ends = np.sort(end)
     while high - low > 1:
@@ -184,22 +227,6 @@ def _kth(start: Floats, step: Floats, counts: Ints, k: int) -> float:
             k -= int(counts[~live].sum())
         start, step, counts, end = start[live], step[live], counts[live], end[live]
     return _float_at(high)
-
-
-def _near_kth(
-    start: Floats, step: Floats, counts: Ints, end: Floats, k: int
-) -> tuple[Floats, Floats, Ints, Floats, int]:
-    """Only the progressions that can hold the k-th smallest key, and its place among theirs.
-
-    By groups of neighbours: each key lies between the least start and the largest end of its group.
-    """
-    firsts = np.arange(0, len(start), GROUP)
-    sizes = np.add.reduceat(counts, firsts)
-    least = _weighted_kth(np.minimum.reduceat(start, firsts), sizes, k)
-    most = _weighted_kth(np.maximum.reduceat(end, firsts), sizes, k)
-    live = (end >= least) & (start <= most)
-    k -= int(counts[end < least].sum())
-    return start[live], step[live], counts[live], end[live], k
 
 
 def _weighted_kth(values: Floats, weights: Ints, k: int) -> float:

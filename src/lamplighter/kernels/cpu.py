@@ -49,8 +49,9 @@ def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, fl
     found: list[Ints] = []
     waiting = 0
     energies: list[float] = []
-    room, bits = np.empty(CHUNK, form.ints), np.empty(CHUNK, bool)
-    above, squares = torch.from_numpy(room).view(form.dtype), torch.empty(CHUNK, dtype=torch.float64)
+    size = min(CHUNK, run.entries.numel())
+    room, bits = np.empty(size, form.ints), np.empty(size, bool)
+    above, squares = torch.from_numpy(room).view(form.dtype), torch.empty(size, dtype=torch.float64)
     below = float(decode(np.array([high - 1]), form)[0])
     for codes, _ in _codes(run, CHUNK):
         n = len(codes)
@@ -105,7 +106,7 @@ def select(run: Run, code: int, drop: int, packed: torch.Tensor, *, erase: bool)
     `packed` receives the mask, bit-packed; what is not kept becomes +0.0 in place if `erase`.
     """
     mask, entries = packed.numpy(), _integers(run)
-    bits, start = np.empty(CHUNK, bool), 0
+    bits, start = np.empty(min(CHUNK, run.entries.numel()), bool), 0
     for codes, alive in _codes(run, CHUNK):
         n = len(codes)
         keep = bits[:n]
