@@ -291,7 +291,14 @@ def _group_budgets(problem: _Problem, n: int, m: int) -> dict[str, int]:
             f'pattern "{n}:{m}" keeps {total:,} weights, but the sparsity asks to keep {problem.keep:,}',
             f"use sparsity={1 - n / m:.6g}",
         )
-    for name, budget in budgets.items():
+    for layer, weight in problem.weights:
+        name, budget = layer.name, budgets[layer.name]
+        alive = problem.source.alive.get(name)
+        if alive is not None and (least := selection.fewest_alive(weight.shape, alive, m, layer.output_axis)) < n:
+            raise LamplighterError(
+                f'pattern "{n}:{m}" keeps {n} of every {m} inputs, but of some in {name} only {least} are alive',
+                "weights pruned earlier do not come back: prune with this pattern from the first round on",
+            )
         floor, cap = problem.spectra.bounds[name]
         if not floor <= budget <= cap:
             raise LamplighterError(

@@ -98,6 +98,12 @@ def select_groups(tensor: Tensor, alive: Tensor | None, n: int, m: int, axis: in
     return _packed(keep, tensor, axis)
 
 
+def fewest_alive(shape: torch.Size, alive: Tensor, m: int, axis: int) -> int:
+    """How many are alive in the group of m consecutive inputs that has the fewest."""
+    groups = bits.unpack(alive, shape).movedim(axis, 0).reshape(-1, m)
+    return int(groups.sum(1).min()) if len(groups) else m
+
+
 def select_rows(tensor: Tensor, alive: Tensor | None, budget: int, axis: int) -> Tensor:
     """The packed mask that keeps the largest of every row, the same count in each (as far as that many are alive).
 
