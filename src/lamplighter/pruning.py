@@ -1,29 +1,25 @@
 """prune() and allocate(): layers, scores, spectra, budgets, selection and masks put together."""
 
-import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from lamplighter import selection
 from lamplighter.allocation import METHODS, Method, check_bounds
+from lamplighter.constraints import Constraints, Densities
 from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.masks import Masks
-from lamplighter.naming import closest, compile_glob
+from lamplighter.naming import closest
+from lamplighter.patterns import group_budgets, parse_pattern, select_pattern, whole_rows
 from lamplighter.plugins import load_function
-from lamplighter.reading import Tensors
-from lamplighter.scores import importances
+from lamplighter.problem import Problem, Score, pose
 from lamplighter.spectra import Spectra
-from lamplighter.targets import Layer, find_layers
+from lamplighter.targets import find_layers
 
 Weights = nn.Module | Mapping[str, Tensor]
-Score = str | Callable[[str, Tensor, Any], Tensor]
 Globs = str | Iterable[str] | None
-Densities = float | Mapping[str, float] | None
 
 
 def allocate(
@@ -51,8 +47,8 @@ def allocate(
     {'small': 1, 'large': 2}
     """
     layers = find_layers(weights_or_model, include, exclude)
-    problem = _pose(layers, sparsity, score, evidence, masks)
-    return _budgets(problem, method, pattern, _Constraints(min_density, max_density, densities))
+    problem = pose(layers, sparsity, score, evidence, masks)
+    return _budgets(problem, method, pattern, Constraints(min_density, max_density, densities))
 
 
 def prune(
@@ -98,13 +94,13 @@ def prune(
     (tensor([ 0., -3.,  0., -4.]), tensor([False,  True, False,  True]))
     """
     layers = find_layers(weights_or_model, include, exclude)
-    problem = _pose(layers, sparsity, score, evidence, masks)
-    budgets = _budgets(problem, method, pattern, _Constraints(min_density, max_density, densities))
+    problem = pose(layers, sparsity, score, evidence, masks)
+    budgets = _budgets(problem, method, pattern, Constraints(min_density, max_density, densities))
     in_place = all(problem.source.tensors[layer.name] is weight for layer, weight in problem.weights)
     if pattern is None:
         packed = selection.select(problem.source, problem.spectra.cuts(budgets), erase=in_place)
     else:
-        packed = _select_pattern(problem, budgets, pattern)
+        packed = select_pattern(problem, budgets, pattern)
     if not in_place or pattern is not None:
         selection.erase({layer.name: weight for layer, weight in problem.weights}, packed)
     result = Masks.from_packed(packed, {layer.name: tuple(weight.shape) for layer, weight in problem.weights})
@@ -112,77 +108,17 @@ def prune(
     return result
 
 
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """What is asked: layers with their weights, what ranks them, and how many to keep."""
-
-    weights: list[tuple[Layer, Tensor]]
-    source: Tensors
-    spectra: Spectra
-    keep: int
-
-    @property
-    def layers(self) -> list[Layer]:
-        return [layer for layer, _ in self.weights]
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {layer.name: tuple(weight.shape) for layer, weight in self.weights}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {layer.name: weight.numel() for layer, weight in self.weights}
-
-
-@dataclass(frozen=True)
-class _Constraints:
-    """Densities that the user asks of some layers or all."""
-
-    least: Densities
-    most: Densities
-    fixed: Mapping[str, float] | None
-
-
-def _pose(
-    layers: list[Layer],
-    sparsity: float,
-    score: Score,
-    evidence: Any,  # noqa: ANN401
-    masks: Masks | None,
-) -> _Problem:
-    removed = _checked_fraction(sparsity, "sparsity")
-    if masks is not None:
-        if not isinstance(masks, Masks):
-            raise LamplighterError(f"masks is a {type(masks).__name__}, expected Masks", "wrap it: ll.Masks(...)")
-        masks.check_layers(layers)
-    weights = [(layer, layer.weight) for layer in layers]
-    scores = importances(score, layers, evidence)
-    tensors = {layer.name: weight if score == "magnitude" else scores[layer.name] for layer, weight in weights}
-    alive = {} if masks is None else {n: bits.to(tensors[n].device) for n, bits in masks.packed.items()}
-    source = Tensors(tensors, alive)
-    spectra = Spectra(source)
-    total = sum(weight.numel() for _, weight in weights)
-    keep = total - round(removed * total)
-    living = sum(spectrum.size for spectrum in spectra.values())
-    if keep > living:
-        raise LamplighterError(
-            f"sparsity {sparsity} keeps {keep:,} of {total:,} weights, but only {living:,} are still alive",
-            f"weights pruned earlier do not come back: ask for a sparsity of at least {1 - living / total:.6g}",
-        )
-    return _Problem(weights, source, spectra, keep)
-
-
-def _budgets(problem: _Problem, method: str | Method, pattern: str | None, constraints: _Constraints) -> dict[str, int]:
+def _budgets(problem: Problem, method: str | Method, pattern: str | None, constraints: Constraints) -> dict[str, int]:
     spectra, keep = problem.spectra, problem.keep
-    spectra.bounds = _bounds(problem, constraints)
+    spectra.bounds = constraints.bounds(spectra, problem.sizes)
     allocation = _method(method)
-    if pattern is not None and (groups := selection.parse_pattern(pattern)) is not None:
-        budgets = _group_budgets(problem, *groups)
+    if pattern is not None and (groups := parse_pattern(pattern)) is not None:
+        budgets = group_budgets(problem, *groups)
     else:
         check_bounds(spectra.bounds, keep, "with the densities asked for")
         budgets = _checked(allocation(spectra, problem.shapes, keep), spectra, keep)
         if pattern == "row":
-            budgets = _whole_rows(problem, budgets)
+            budgets = whole_rows(problem, budgets)
     emptied = [n for n, b in budgets.items() if b == 0 and spectra[n].size]
     if emptied and keep:
         warnings.warn(
@@ -191,12 +127,6 @@ def _budgets(problem: _Problem, method: str | Method, pattern: str | None, const
             stacklevel=3,
         )
     return budgets
-
-
-def _checked_fraction(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise LamplighterError(f"{what} is {value!r}, expected a number from 0 to 1", f"for example {what}=0.9")
-    return value
 
 
 def _method(method: str | Method) -> Method:
@@ -211,45 +141,6 @@ def _method(method: str | Method) -> Method:
             closest(str(method), METHODS) + ' (or pass a function, or "module:function")',
         )
     return METHODS[method]
-
-
-def _bounds(problem: _Problem, constraints: _Constraints) -> dict[str, tuple[int, int]]:
-    """How few and how many weights each layer may keep."""
-    sizes = problem.sizes
-    least = _densities(constraints.least, sizes, "min_density")
-    most = _densities(constraints.most, sizes, "max_density")
-    fixed = _densities(constraints.fixed, sizes, "densities")
-    bounds = {}
-    for name, spectrum in problem.spectra.items():
-        size, alive = sizes[name], spectrum.size
-        floor = math.ceil(least[name] * size) if name in least else 0
-        cap = min(alive, math.floor(most[name] * size)) if name in most else alive
-        if name in fixed:
-            floor = round(fixed[name] * size)
-            cap = min(alive, floor)
-        bounds[name] = (floor, cap)
-    return bounds
-
-
-def _densities(given: Densities, sizes: Mapping[str, int], what: str) -> dict[str, Fraction]:
-    """Densities by layer, as the decimal fractions that the user wrote."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        given = dict.fromkeys(sizes, given)
-        return {name: _decimal(density, what) for name, density in given.items()}
-    found: dict[str, Fraction] = {}
-    for glob, density in given.items():
-        pattern = compile_glob(glob)
-        names = [name for name in sizes if pattern.match(name)]
-        if not names:
-            raise LamplighterError(f"{what} names {glob!r}, which is none of the layers", closest(glob, sizes))
-        found |= dict.fromkeys(names, _decimal(density, f"{what}[{glob!r}]"))
-    return found
-
-
-def _decimal(density: object, what: str) -> Fraction:
-    return Fraction(str(_checked_fraction(density, what)))
 
 
 def _checked(budgets: Mapping[str, int], spectra: Spectra, keep: int) -> dict[str, int]:
@@ -272,65 +163,3 @@ def _checked(budgets: Mapping[str, int], spectra: Spectra, keep: int) -> dict[st
     if total != keep:
         raise LamplighterError(f"the method keeps {total:,} weights in all, expected {keep:,}", hint)
     return {name: budgets[name] for name in spectra}
-
-
-def _group_budgets(problem: _Problem, n: int, m: int) -> dict[str, int]:
-    """N of every M inputs: the same density everywhere."""
-    budgets = {}
-    for layer, weight in problem.weights:
-        row = weight.numel() // max(weight.shape[layer.output_axis], 1)
-        if row % m:
-            raise LamplighterError(
-                f"{layer.name} has {row:,} inputs for each output, which is no multiple of {m}",
-                f"leave it out: exclude={layer.name!r}",
-            )
-        budgets[layer.name] = weight.numel() // m * n
-    total = sum(budgets.values())
-    if problem.keep != total:
-        raise LamplighterError(
-            f'pattern "{n}:{m}" keeps {total:,} weights, but the sparsity asks to keep {problem.keep:,}',
-            f"use sparsity={1 - n / m:.6g}",
-        )
-    for layer, weight in problem.weights:
-        name, budget = layer.name, budgets[layer.name]
-        alive = problem.source.alive.get(name)
-        if alive is not None and (least := selection.fewest_alive(weight.shape, alive, m, layer.output_axis)) < n:
-            raise LamplighterError(
-                f'pattern "{n}:{m}" keeps {n} of every {m} inputs, but of some in {name} only {least} are alive',
-                "weights pruned earlier do not come back: prune with this pattern from the first round on",
-            )
-        floor, cap = problem.spectra.bounds[name]
-        if not floor <= budget <= cap:
-            raise LamplighterError(
-                f'pattern "{n}:{m}" keeps {budget:,} weights of {name}, expected {floor:,} to {cap:,}',
-                "weights pruned earlier do not come back; densities asked for must agree with the pattern",
-            )
-    return budgets
-
-
-def _whole_rows(problem: _Problem, budgets: dict[str, int]) -> dict[str, int]:
-    """The nearest budgets that give every row of a layer the same count, as far as their sum allows."""
-    rows = {layer.name: max(weight.shape[layer.output_axis], 1) for layer, weight in problem.weights}
-    bounds = problem.spectra.bounds
-    whole = {n: max(b // rows[n] * rows[n], bounds[n][0]) for n, b in budgets.items()}
-    left = sum(budgets.values()) - sum(whole.values())
-    while left:
-        room = {n: min(bounds[n][1] - whole[n], rows[n]) for n in budgets if bounds[n][1] > whole[n]}
-        fitting = [n for n in room if room[n] == rows[n] <= left]
-        chosen = max(fitting or room, key=lambda n: (budgets[n] - whole[n]) / rows[n])
-        more = min(room[chosen], left)
-        whole[chosen] += more
-        left -= more
-    return whole
-
-
-def _select_pattern(problem: _Problem, budgets: Mapping[str, int], pattern: str) -> dict[str, Tensor]:
-    groups = selection.parse_pattern(pattern)
-    packed = {}
-    for layer, _ in problem.weights:
-        tensor, alive = problem.source.tensors[layer.name], problem.source.alive.get(layer.name)
-        if groups is None:
-            packed[layer.name] = selection.select_rows(tensor, alive, budgets[layer.name], layer.output_axis)
-        else:
-            packed[layer.name] = selection.select_groups(tensor, alive, *groups, layer.output_axis)
-    return packed

@@ -1,0 +1,176 @@
+"""Patterns: the same count in every row, or N of every M consecutive inputs."""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lamplighter import bits
+from lamplighter.errors import LamplighterError
+from lamplighter.formats import FORMATS
+from lamplighter.problem import Problem
+
+ROWS_AT_ONCE = 1 << 22  # entries that are sorted at once
+
+
+def parse_pattern(pattern: str) -> tuple[int, int] | None:
+    """(N, M) of "N:M", None for "row".
+
+    >>> parse_pattern("2:4")
+    (2, 4)
+    """
+    found = re.fullmatch(r"(\d+):(\d+)", pattern) if isinstance(pattern, str) else None
+    if pattern != "row" and (found is None or not 0 < int(found[1]) <= int(found[2])):
+        raise LamplighterError(f"unknown pattern {pattern!r}", 'use "row", or "N:M" with 0 < N <= M such as "2:4"')
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def group_budgets(problem: Problem, n: int, m: int) -> dict[str, int]:
+    """N of every M inputs: the same density everywhere."""
+    budgets = {}
+    for layer, weight in problem.weights:
+        row = weight.numel() // max(weight.shape[layer.output_axis], 1)
+        if row % m:
+            raise LamplighterError(
+                f"{layer.name} has {row:,} inputs for each output, which is no multiple of {m}",
+                f"leave it out: exclude={layer.name!r}",
+            )
+        budgets[layer.name] = weight.numel() // m * n
+    total = sum(budgets.values())
+    if problem.keep != total:
+        raise LamplighterError(
+            f'pattern "{n}:{m}" keeps {total:,} weights, but the sparsity asks to keep {problem.keep:,}',
+            f"use sparsity={1 - n / m:.6g}",
+        )
+    for layer, weight in problem.weights:
+        name, budget = layer.name, budgets[layer.name]
+        alive = problem.source.alive.get(name)
+        if alive is not None and (least := fewest_alive(weight.shape, alive, m, layer.output_axis)) < n:
+            raise LamplighterError(
+                f'pattern "{n}:{m}" keeps {n} of every {m} inputs, but of some in {name} only {least} are alive',
+                "weights pruned earlier do not come back: prune with this pattern from the first round on",
+            )
+        floor, cap = problem.spectra.bounds[name]
+        if not floor <= budget <= cap:
+            raise LamplighterError(
+                f'pattern "{n}:{m}" keeps {budget:,} weights of {name}, expected {floor:,} to {cap:,}',
+                "weights pruned earlier do not come back; densities asked for must agree with the pattern",
+            )
+    return budgets
+
+
+def whole_rows(problem: Problem, budgets: dict[str, int]) -> dict[str, int]:
+    """The nearest budgets that give every row of a layer the same count, as far as their sum allows."""
+    rows = {layer.name: max(weight.shape[layer.output_axis], 1) for layer, weight in problem.weights}
+    bounds = problem.spectra.bounds
+    whole = {n: max(b // rows[n] * rows[n], bounds[n][0]) for n, b in budgets.items()}
+    left = sum(budgets.values()) - sum(whole.values())
+    while left:
+        room = {n: min(bounds[n][1] - whole[n], rows[n]) for n in budgets if bounds[n][1] > whole[n]}
+        fitting = [n for n in room if room[n] == rows[n] <= left]
+        chosen = max(fitting or room, key=lambda n: (budgets[n] - whole[n]) / rows[n])
+        more = min(room[chosen], left)
+        whole[chosen] += more
+        left -= more
+    return whole
+
+
+def select_pattern(problem: Problem, budgets: Mapping[str, int], pattern: str) -> dict[str, Tensor]:
+    """The packed masks that keep each layer's budget by the pattern."""
+    groups = parse_pattern(pattern)
+    packed = {}
+    for layer, _ in problem.weights:
+        tensor, alive = problem.source.tensors[layer.name], problem.source.alive.get(layer.name)
+        if groups is None:
+            packed[layer.name] = select_rows(tensor, alive, budgets[layer.name], layer.output_axis)
+        else:
+            packed[layer.name] = select_groups(tensor, alive, *groups, layer.output_axis)
+    return packed
+
+
+def _codes_of(tensor: Tensor) -> Tensor:
+    """The magnitudes as integers that sort like them."""
+    form = FORMATS[tensor.dtype]
+    return tensor.contiguous().view(form.bits) & form.code_mask
+
+
+def select_groups(tensor: Tensor, alive: Tensor | None, n: int, m: int, axis: int) -> Tensor:
+    """The packed mask that keeps the n largest of every m consecutive inputs of a row; of equals the later ones."""
+    rows, living = _rows(tensor, alive, axis)
+    keep = _largest_in_steps(rows.reshape(-1, m), None if living is None else living.reshape(-1, m), n)
+    return _packed(keep, tensor, axis)
+
+
+def fewest_alive(shape: torch.Size, alive: Tensor, m: int, axis: int) -> int:
+    """How many are alive in the group of m consecutive inputs that has the fewest."""
+    groups = bits.unpack(alive, shape).movedim(axis, 0).reshape(-1, m)
+    return int(groups.sum(1).min()) if len(groups) else m
+
+
+def select_rows(tensor: Tensor, alive: Tensor | None, budget: int, axis: int) -> Tensor:
+    """The packed mask that keeps the largest of every row, the same count in each (as far as that many are alive).
+
+    Where the budget is not a multiple of the number of rows, the first rows keep one more.
+    """
+    rows, living = _rows(tensor, alive, axis)
+    most = [rows.shape[1]] * len(rows) if living is None else living.sum(1).tolist()
+    counts = torch.tensor(row_counts(most, budget), device=tensor.device).unsqueeze(1)
+    return _packed(_largest_in_steps(rows, living, counts), tensor, axis)
+
+
+def _rows(tensor: Tensor, alive: Tensor | None, axis: int) -> tuple[Tensor, Tensor | None]:
+    """Magnitude codes and live entries with one row for each output."""
+    rows = _codes_of(tensor).movedim(axis, 0)
+    living = None if alive is None else bits.unpack(alive, tensor.shape).movedim(axis, 0).flatten(1)
+    return rows.reshape(len(rows), -1), living
+
+
+def _packed(keep: Tensor, tensor: Tensor, axis: int) -> Tensor:
+    shape = (tensor.shape[axis], *tensor.shape[:axis], *tensor.shape[axis + 1 :])
+    return bits.pack(keep.view(shape).movedim(0, axis))
+
+
+def row_counts(alive: list[int], budget: int) -> list[int]:
+    """How many entries each row keeps: the same, capped by what is alive; what is left over goes to the first rows.
+
+    >>> row_counts([4, 1, 4], 7)
+    [3, 1, 3]
+    """
+    level, high = 0, max(alive, default=0)
+    while level < high:
+        middle = (level + high + 1) // 2
+        if sum(min(a, middle) for a in alive) <= budget:
+            level = middle
+        else:
+            high = middle - 1
+    counts = [min(a, level) for a in alive]
+    left = budget - sum(counts)
+    for row, a in enumerate(alive):
+        if left and a > level:
+            counts[row] += 1
+            left -= 1
+    return counts
+
+
+def _largest_in_steps(codes: Tensor, alive: Tensor | None, count: int | Tensor) -> Tensor:
+    """`_largest`, some rows at a time, so that sorting takes bounded memory."""
+    keep = torch.empty(codes.shape, dtype=torch.bool, device=codes.device)
+    step = max(ROWS_AT_ONCE // max(codes.shape[1], 1), 1)
+    for start in range(0, len(codes), step):
+        part = slice(start, start + step)
+        wanted = count if isinstance(count, int) else count[part]
+        keep[part] = _largest(codes[part], None if alive is None else alive[part], wanted)
+    return keep
+
+
+def _largest(codes: Tensor, alive: Tensor | None, count: int | Tensor) -> Tensor:
+    """Which entries of each row are its `count` largest live ones; of equals the later ones."""
+    keys = codes.to(torch.int64) + 1
+    if alive is not None:
+        keys = keys * alive
+    order = keys.argsort(dim=1, stable=True)
+    places = torch.arange(codes.shape[1], device=codes.device).expand_as(order)
+    rank = torch.empty_like(order).scatter_(1, order, places)
+    keep = rank >= codes.shape[1] - count
+    return keep if alive is None else keep & alive
