@@ -61,6 +61,6 @@ def _decimal(density: object, what: str) -> Fraction:
 
 def checked_fraction(value: object, what: str) -> float:
     """The value, if it is a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise LamplighterError(f"{what} is {value!r}, expected a number from 0 to 1", f"for example {what}=0.9")
     return float(value)

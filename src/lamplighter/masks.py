@@ -31,6 +31,11 @@ class Masks(Mapping[str, Tensor]):
     """
 
     def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        if not isinstance(masks, Mapping) or not all(isinstance(name, str) for name in masks):
+            raise LamplighterError(
+                f"masks are made of a mapping of layer names to boolean tensors, not of {type(masks).__name__}",
+                'for example Masks({"fc.weight": mask})',
+            )
         for name, mask in masks.items():
             if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
                 found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__

@@ -56,6 +56,8 @@ def pose(
             raise LamplighterError(f"masks is a {type(masks).__name__}, expected Masks", "wrap it: ll.Masks(...)")
         masks.check_layers(layers)
     weights = [(layer, layer.weight) for layer in layers]
+    for layer, weight in weights:
+        _check_memory(layer.name, weight)
     scores = importances(score, layers, evidence)
     tensors = {layer.name: weight if score == "magnitude" else scores[layer.name] for layer, weight in weights}
     alive = {} if masks is None else {n: bits.to(tensors[n].device) for n, bits in masks.packed.items()}
@@ -70,3 +72,13 @@ def pose(
             f"weights pruned earlier do not come back: ask for a sparsity of at least {1 - living / total:.6g}",
         )
     return Problem(weights, source, spectra, keep)
+
+
+def _check_memory(name: str, weight: Tensor) -> None:
+    """An error for weights that cannot be set one by one."""
+    if any(size > 1 and stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True)):
+        raise LamplighterError(f"entries of {name} share memory (an expanded tensor)", "pass a copy: tensor.clone()")
+    if hasattr(weight, "placements"):
+        raise LamplighterError(
+            f"{name} is a DTensor, sharded over devices, which is not supported yet", "prune before sharding the model"
+        )
