@@ -6,6 +6,7 @@ of layer names and shapes.
 """
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,7 @@ def _shapes(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, ...
 
 
 def _check(path: Path, name: str, packed: Tensor, shape: Sequence[int]) -> None:
-    size = torch.Size(shape).numel()
+    size = math.prod(shape)
     fits = packed.dtype == torch.uint8 and packed.dim() == 1 and packed.numel() == (size + 7) // 8
     if not fits or (size % 8 and int(packed[-1]) >> (size % 8)):
         raise LamplighterError(
