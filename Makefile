@@ -29,7 +29,7 @@ format: $(READY)
 env: $(READY)
 
 $(READY): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV): PyTorch and the rest, about 5 GB, a few minutes the first time."
+	@echo "Setting up $(VENV): PyTorch and the rest, about 6 GB, a few minutes the first time."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@

@@ -7,7 +7,7 @@ import torch
 import certificates
 import lamplighter as ll
 import oracles
-from strategies import bits
+from strategies import DTYPES, bits
 
 pytestmark = pytest.mark.filterwarnings("ignore::lamplighter.LamplighterWarning")
 
@@ -220,6 +220,16 @@ def test_layers_so_large_that_they_are_read_in_pieces(kind, dtype):
     weights = {"large": kind(4_300_013, generator).to(dtype), "small": kind(501, generator).to(dtype)}
     first = certify(weights, 3_100_001, "lamp")
     certify(weights, 1_000_003, "lamp", first)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_more_than_a_million_equal_entries_above_the_cut(dtype):
+    def layer(count):
+        return torch.cat([torch.full((count,), 2.0), torch.ones(500)]).to(dtype).view(1, -1)
+
+    weights = {"a": layer(2**20 - 1), "b": layer(2**20 + 2), "c": layer(2**20)}
+    for ones in (1, 13, 700):
+        certify(weights, 3 * 2**20 + 1 + ones, "lamp")
 
 
 @pytest.mark.slow

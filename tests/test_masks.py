@@ -282,8 +282,18 @@ def test_damaged_shapes_are_refused(shape, tmp_path):
     ll.Masks({"a": torch.ones(8, dtype=torch.bool)}).save(path)
     with safe_open(path, framework="pt") as file:
         packed, metadata = file.get_tensor("a"), file.metadata()
-    assert json.loads(metadata["shapes"]) == {"a": [8]}
+    described = json.loads(metadata["lamplighter-masks"])
+    assert described == {"version": 1, "shapes": {"a": [8]}}
     for shapes in ({"a": shape}, {"b": [8]}, {"a": [8], "b": [8]}, [shape], shape):
-        save_file({"a": packed}, path, metadata | {"shapes": json.dumps(shapes)})
+        save_file({"a": packed}, path, {"lamplighter-masks": json.dumps(described | {"shapes": shapes})})
         with pytest.raises(ll.LamplighterError):
             ll.Masks.load(path)
+
+
+def test_the_same_masks_give_the_same_bytes(tmp_path):
+    names = [f"layer.{place}" for place in range(20)]
+    written = set()
+    for order in (names, names[::-1]):
+        ll.Masks({name: torch.ones(9, dtype=torch.bool) for name in order}).save(tmp_path / "masks.safetensors")
+        written.add((tmp_path / "masks.safetensors").read_bytes())
+    assert len(written) == 1

@@ -133,10 +133,10 @@ def check_bounds(bounds: Mapping[str, tuple[int, int]], keep: int, what: str) ->
     if least > keep:
         raise LamplighterError(
             f"{what}: at least {least:,} stay, {least - keep:,} weights more than the {keep:,} to keep",
-            "lower the sparsity, or the densities that are asked for",
+            "lower the sparsity, or what layers must keep",
         )
     if most < keep:
         raise LamplighterError(
             f"{what}: at most {most:,} can stay, {keep - most:,} weights fewer than the {keep:,} to keep",
-            "raise the sparsity, or the densities that are allowed",
+            "raise the sparsity, or what layers may keep",
         )

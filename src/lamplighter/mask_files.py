@@ -1,8 +1,9 @@
 """Masks in a safetensors file: one tensor of packed bits for each layer, names and shapes in the metadata.
 
 Entry 8k + i of a layer, in logical row-major order, is bit i of byte k of the tensor of the layer's name; unused bits
-of the last byte are 0. The metadata holds `format` = "lamplighter-masks", `version` = "1" and `shapes`, a JSON object
-of layer names and shapes.
+of the last byte are 0. The metadata has one entry, `lamplighter-masks`: a JSON object with the `version`, 1, and
+`shapes`, an object of layer names and shapes. One, since safetensors writes several in no fixed order, and the same
+masks should give the same bytes.
 """
 
 import json
@@ -19,13 +20,13 @@ from torch import Tensor
 
 from lamplighter.errors import LamplighterError
 
-FORMAT = "lamplighter-masks"
-VERSION = "1"
+KEY = "lamplighter-masks"
+VERSION = 1
 
 
 def write_masks(path: Path, packed: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
     """Write packed masks: to a temporary name first, then renamed, so that the file is never half-written."""
-    metadata = {"format": FORMAT, "version": VERSION, "shapes": json.dumps({n: list(s) for n, s in shapes.items()})}
+    metadata = {KEY: json.dumps({"version": VERSION, "shapes": {n: list(s) for n, s in shapes.items()}})}
     handle, temporary = -1, ""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
@@ -46,15 +47,16 @@ def read_masks(path: Path) -> tuple[dict[str, Tensor], dict[str, tuple[int, ...]
     """Packed masks and their shapes, checked."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            metadata = (file.metadata() or {}).get(KEY)
+            if metadata is None:
                 raise LamplighterError(f"{path} is not a file of masks", "masks are written by Masks.save")
-            if metadata.get("version") != VERSION:
-                found = metadata.get("version")
-                raise LamplighterError(f"{path} has version {found!r}, expected {VERSION!r}", "update lamplighter")
             packed = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except FileNotFoundError as error:
+        raise LamplighterError(f"there is no file {path}", "check the path") from error
     except (OSError, SafetensorError) as error:
-        raise LamplighterError(f"{path} cannot be read as masks: {error}", "is it complete?") from error
+        raise LamplighterError(
+            f"{path} cannot be read as masks: {error}", "write it again: masks.save(path)"
+        ) from error
     shapes = _shapes(path, metadata)
     if shapes.keys() != packed.keys():
         raise LamplighterError(f"{path} is damaged: its shapes are of other layers than its masks", "write it again")
@@ -63,12 +65,15 @@ def read_masks(path: Path) -> tuple[dict[str, Tensor], dict[str, tuple[int, ...]
     return packed, shapes
 
 
-def _shapes(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+def _shapes(path: Path, metadata: str) -> dict[str, tuple[int, ...]]:
     try:
-        listed = json.loads(metadata["shapes"])
+        described = json.loads(metadata)
+        version, listed = described["version"], described["shapes"]
         shapes = {name: tuple(shape) for name, shape in listed.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LamplighterError(f"{path} is damaged: its shapes cannot be read", "write it again") from error
+    if version != VERSION:
+        raise LamplighterError(f"{path} has version {version!r}, expected {VERSION}", "update lamplighter")
     if not all(isinstance(d, int) and d >= 0 for shape in shapes.values() for d in shape):
         raise LamplighterError(f"{path} is damaged: its shapes are not whole numbers", "write it again")
     return shapes

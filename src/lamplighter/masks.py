@@ -130,7 +130,8 @@ class Masks(Mapping[str, Tensor]):
         return as_text(self)
 
     def __repr__(self) -> str:
-        return f"Masks({len(self)} layers, {self.total_kept:,} of {self.total:,} kept, density {self.density:.4g})"
+        layers = "1 layer" if len(self) == 1 else f"{len(self):,} layers"
+        return f"Masks({layers}, {self.total_kept:,} of {self.total:,} kept, density {self.density:.4g})"
 
     def _repr_html_(self) -> str:
         return as_html(self)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,6 @@ from lamplighter.allocation import METHODS, Method, check_bounds
 from lamplighter.constraints import Constraints, Densities
 from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.masks import Masks
-from lamplighter.naming import closest
 from lamplighter.patterns import group_budgets, parse_pattern, select_pattern, whole_rows
 from lamplighter.plugins import load_function
 from lamplighter.problem import Problem, Score, pose
@@ -42,9 +42,9 @@ def allocate(
     >>> import torch
     >>> weights = {"small": torch.tensor([3.0, 1.0, 1.0]), "large": torch.tensor([300.0, 200.0, 100.0])}
     >>> allocate(weights, sparsity=0.5)
-    {'small': 1, 'large': 2}
+    {'large': 2, 'small': 1}
     >>> allocate(weights, sparsity=0.5, method="global", min_density={"small": 0.3})
-    {'small': 1, 'large': 2}
+    {'large': 2, 'small': 1}
     """
     layers = find_layers(weights_or_model, include, exclude)
     problem = pose(layers, sparsity, score, evidence, masks)
@@ -135,10 +135,10 @@ def _method(method: str | Method) -> Method:
     if isinstance(method, str) and ":" in method:
         return load_function(method, "method")
     if method not in METHODS:
-        known = ", ".join(METHODS)
+        near = get_close_matches(str(method).lower(), METHODS, n=1)
         raise LamplighterError(
-            f"unknown method {method!r}; the methods are {known}",
-            closest(str(method), METHODS) + ' (or pass a function, or "module:function")',
+            f"unknown method {method!r}; the methods are {', '.join(METHODS)}",
+            (f"did you mean {near[0]}? Or " if near else "") + 'pass a function, or "module:function"',
         )
     return METHODS[method]
 

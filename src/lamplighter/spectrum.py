@@ -21,7 +21,7 @@ class Spectrum:
 
     >>> a, b = spectrum_of(torch.tensor([1.0, -1.0, 0.0])), spectrum_of(torch.tensor([2.0]))
     >>> a + b
-    Spectrum(float32, 4 entries, 1 zero, 2 bins from 1 to 2)
+    Spectrum(float32, 4 entries, 1 zero, 2 bins from 1 to 2.016)
     """
 
     dtype: torch.dtype

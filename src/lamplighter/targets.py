@@ -172,7 +172,8 @@ def _check_usable(layer: Layer) -> None:
 def _unsupported(layer: Layer, found: str) -> LamplighterError:
     return LamplighterError(
         f"layer {layer.name!r} is {found}; expected a dense tensor of float64, float32, float16 or bfloat16",
-        f"dequantise or convert it first, or leave it out with exclude={layer.parameter_name!r}",
+        f"convert it first, leave it out with exclude={layer.parameter_name!r}, or choose the weights with include "
+        "(of a state dict every entry counts; of a model only its prunable weights)",
     )
 
 
