@@ -455,6 +455,16 @@ def test_a_hold_of_fewer_weights_with_a_new_optimizer_replaces_the_old_one():
     assert_same(model, reference)
 
 
+def test_a_refused_hold_leaves_the_one_that_was_there():
+    model = linear()
+    masks = ll.prune(model, 0.8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    masks.hold(optimizer)
+    with pytest.raises(ll.LamplighterError):
+        masks.hold(torch.optim.Adam(linear().parameters(), lr=1e-2))
+    train_held(model, optimizer, dict(masks), Recipe())
+
+
 def test_loaded_masks_hold_after_apply(tmp_path):
     model = linear()
     ll.prune(model, 0.8).save(tmp_path / "masks.safetensors")

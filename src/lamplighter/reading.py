@@ -1,7 +1,6 @@
 """Reading weights in memory: layer by layer, in parallel runs, with no copy of what is contiguous."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -33,8 +32,16 @@ class Tensors:
 
     def count(self) -> dict[str, Spectrum]:
         """The spectrum of every layer; what is not finite is an error."""
-        spectra = self._read(lambda _, run: kernels_for(run).count(run), self.tensors)
-        summed = {name: add(parts) for name, parts in spectra.items()}
+        tasks = pieces(self.tensors)
+
+        def work(piece: Piece) -> Spectrum:
+            run = run_of(self.tensors[piece.layer], self.alive.get(piece.layer), piece)
+            return kernels_for(run).count(run)  # type: ignore[no-any-return]
+
+        parts: dict[str, list[Spectrum]] = {name: [] for name in self.tensors}
+        for piece, spectrum in zip(tasks, parallel(work, tasks), strict=True):
+            parts[piece.layer].append(spectrum)
+        summed = {name: add(spectra) for name, spectra in parts.items()}
         broken = {name: s.nonfinite for name, s in summed.items() if s.nonfinite}
         if broken:
             listed = ", ".join(f"{name} ({count:,})" for name, count in broken.items())
@@ -46,25 +53,16 @@ class Tensors:
 
     def window(self, codes: Mapping[str, tuple[int, int]], *, energy: bool) -> dict[str, tuple[Spectrum, float]]:
         """Exact spectra between two codes, and about the energy above."""
-        parts = self._read(lambda name, run: kernels_for(run).window(run, *codes[name], energy=energy), codes)
-        return {n: (add(s for s, _ in p), math.fsum(e for _, e in p)) for n, p in parts.items()}
+        windows = {}
+        for name, (low, high) in codes.items():
+            run = run_of(self.tensors[name], self.alive.get(name))
+            windows[name] = kernels_for(run).window(run, low, high, energy=energy)
+        return windows
 
     def energy(self, codes: Mapping[str, int]) -> dict[str, int]:
         """The exact energy of the entries from a code up, in units squared."""
-        parts = self._read(lambda name, run: kernels_for(run).energy(run, codes[name]), codes)
-        return {name: sum(energies) for name, energies in parts.items()}
-
-    def _read(self, read: Callable[[str, Run], T], names: Iterable[str]) -> dict[str, list[T]]:
-        tasks = pieces(self.tensors, names)
-
-        def work(piece: Piece) -> T:
-            return read(piece.layer, run_of(self.tensors[piece.layer], self.alive.get(piece.layer), piece))
-
-        results = parallel(work, tasks)
-        parts: dict[str, list[T]] = {name: [] for name in names}
-        for piece, result in zip(tasks, results, strict=True):
-            parts[piece.layer].append(result)
-        return parts
+        runs = {name: run_of(self.tensors[name], self.alive.get(name)) for name in codes}
+        return {name: kernels_for(run).energy(run, codes[name]) for name, run in runs.items()}
 
 
 @dataclass(frozen=True)
@@ -86,22 +84,24 @@ class Piece:
         return slice(self.start // 8, (self.stop + 7) // 8)
 
 
-def pieces(tensors: Mapping[str, Tensor], names: Iterable[str]) -> list[Piece]:
-    """The named layers in pieces, so that all threads finish at about the same time."""
+def pieces(tensors: Mapping[str, Tensor]) -> list[Piece]:
+    """The layers in pieces, so that all threads finish at about the same time."""
     total = sum(t.numel() for t in tensors.values())
     limit = max(SMALLEST_SPLIT, -(-total // (4 * torch.get_num_threads())) // 8 * 8)
     found = []
-    for name in names:
-        tensor = tensors[name]
+    for name, tensor in tensors.items():
         size = tensor.numel()
         step = limit if tensor.is_contiguous() else max(size, 1)  # what must be copied is copied once
         found += [Piece(name, start, min(start + step, size)) for start in range(0, max(size, 1), step)]
     return found
 
 
-def run_of(tensor: Tensor, alive: Tensor | None, piece: Piece) -> Run:
-    """The entries of a piece as a run; a copy if the layer does not lie in memory in logical order."""
-    return Run(tensor.reshape(-1)[piece.start : piece.stop], None if alive is None else alive[piece.packed])
+def run_of(tensor: Tensor, alive: Tensor | None, piece: Piece | None = None) -> Run:
+    """The entries of a layer, or a piece of it; a copy if they do not lie in memory in logical order."""
+    flat = tensor.reshape(-1)
+    if piece is None:
+        return Run(flat, alive)
+    return Run(flat[piece.start : piece.stop], None if alive is None else alive[piece.packed])
 
 
 def parallel(work: Callable[[Piece], T], tasks: list[Piece]) -> list[T]:

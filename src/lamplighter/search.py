@@ -101,6 +101,7 @@ def keep_best(spectra: Spectra, keep: int, ranking: "Ranking") -> dict[str, int]
     if coarse:
         windows = spectra.refine(_bins(spectra, coarse), energy=ranking.needs_energy)
 
+        @functools.cache
         def closer_look(name: str) -> Stretch:
             window = windows.get(name) or Window(0, 0.0, 0, spectra[name])
             first, last = open_layers[name]

@@ -1,11 +1,10 @@
 """The readings of the weights, one file per kind of device. Each works on a flat run of entries and knows no layers.
 
-Every kernel module offers the same six functions:
+Every kernel module offers the same five functions:
 
     count(run)                     the first reading: the run's spectrum
     window(run, low, high, energy) the second: the exact spectrum of the codes in [low, high), and the energy above
     energy(run, code)              the exact energy of the entries from a code up, as a whole number of units squared
-    tied(run, code)                how many entries have this very code
     select(run, cut, drop, ...)    the last: what is kept, as packed bits; the rest may be set to zero
     erase(run)                     sets what is not alive to zero
 """

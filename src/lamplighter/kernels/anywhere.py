@@ -46,14 +46,9 @@ def energy(run: Run, code: int) -> int:
     """The energy of the entries whose code is `code` or more: exact, in units squared."""
     total = 0
     for codes, _ in _codes(run):
-        for part in torch.split(codes[codes >= code].to(torch.int64).cpu(), cpu.CHUNK):
+        for part in torch.split(codes[codes >= code].to(torch.int64).cpu(), cpu.EXACT):
             total += cpu.exact_energy(part.numpy(), run.form)
     return total
-
-
-def tied(run: Run, code: int) -> int:
-    """How many live entries have exactly this code."""
-    return sum(int(_equal(codes, code, alive).sum()) for codes, alive in _codes(run))
 
 
 def select(run: Run, code: int, drop: int, packed: Tensor, *, erase: bool) -> None:

@@ -1,6 +1,7 @@
-"""The readings on a CPU: numpy and torch on chunks that stay in cache, one thread, no memory beyond the chunk's.
+"""The readings on a CPU, in chunks that stay in cache: no memory beyond a few chunks.
 
-The callers run several at once. numpy where it serves, since a torch operation would start threads of its own.
+All but `count` are made of operations that torch shares out among its threads. A histogram is not such an operation:
+callers count several runs at once, from threads of their own.
 """
 
 import math
@@ -8,23 +9,25 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from lamplighter.formats import Format, Ints
-from lamplighter.formats import magnitudes as decode
+from lamplighter import bits
+from lamplighter.formats import Format, Ints, magnitudes
 from lamplighter.kernels import Run
 from lamplighter.spectrum import Spectrum, add, from_codes, from_histogram
 
 COUNT_CHUNK = 1 << 18  # a histogram is made and added for each, so they are larger
-CHUNK = 1 << 16  # also the bound that keeps the sums in `energy` exact
+CHUNK = 1 << 17
 COLLECT = 1 << 20  # so many codes are collected before they are counted: 4 MB
 SORT = 1 << 15  # up to here sorting is cheaper than a histogram of all keys
+EXACT = 1 << 16  # so many products of 12-bit numbers, of one exponent, add up in float64 without rounding
 
 
 def count(run: Run) -> Spectrum:
     """The spectrum of a run at the resolution of its format's first reading."""
     form, size = run.form, run.entries.numel()
     if form.width == 64 or size <= SORT:
-        codes = [codes.copy() for codes, _ in _codes(run, max(size, 1))]
+        codes = [codes.numpy() for codes, _ in _codes(run, max(size, 1))]
         spectrum = from_codes(codes[0] if codes else np.empty(0, form.ints), form.dtype, form.shift)
         return _without_dead(spectrum, run)
     bins = 1 << (form.width - 1 - form.shift)
@@ -42,28 +45,25 @@ def count(run: Run) -> Spectrum:
 def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, float]:
     """The exact spectrum of the codes in [low, high), and about the energy of those from `high` up.
 
-    The energy is a float64 sum of exact squares; its relative error is below 1e-11.
+    The energy is a float64 sum of exact squares; its relative error is below 1e-10.
     """
-    form = run.form
+    form, size = run.form, min(CHUNK, run.entries.numel())
     spectrum = from_codes(np.empty(0, form.ints), form.dtype)
     found: list[Ints] = []
-    waiting = 0
     energies: list[float] = []
-    size = min(CHUNK, run.entries.numel())
-    room, bits = np.empty(size, form.ints), np.empty(size, bool)
-    above, squares = torch.from_numpy(room).view(form.dtype), torch.empty(size, dtype=torch.float64)
-    below = float(decode(np.array([high - 1]), form)[0])
+    inside, under = torch.empty(size, dtype=torch.bool), torch.empty(size, dtype=torch.bool)
+    above, squares = torch.empty(size, dtype=form.dtype), torch.empty(size, dtype=torch.float64)
+    below = float(magnitudes(np.array([high - 1]), form)[0])
     for codes, _ in _codes(run, CHUNK):
         n = len(codes)
-        np.subtract(codes, low, out=room[:n])
-        np.less(room[:n].view(f"u{form.width // 8}"), high - low, out=bits[:n])
-        found.append(codes[bits[:n]])
-        waiting += len(found[-1])
-        if waiting > COLLECT:
-            spectrum, found, waiting = add([spectrum, from_codes(np.concatenate(found), form.dtype)]), [], 0
+        torch.ge(codes, low, out=inside[:n])
+        inside[:n].logical_and_(torch.lt(codes, high, out=under[:n]))
+        found.append(codes.numpy()[inside[:n].numpy()])
+        if sum(map(len, found)) > COLLECT:
+            spectrum, found = add([spectrum, from_codes(np.concatenate(found), form.dtype)]), []
         if energy:
-            # One operation for "those from `high` up, 0 for the others"; integers or numpy would take three.
-            torch.hardshrink(torch.from_numpy(codes).view(form.dtype), below, out=above[:n])
+            # One operation for "those from `high` up, 0 for the others"; integers would take three.
+            torch.hardshrink(codes.view(form.dtype), below, out=above[:n])
             energies.append(float(torch.dot(squares[:n].copy_(above[:n]), squares[:n])))
     if found:
         spectrum = add([spectrum, from_codes(np.concatenate(found), form.dtype)])
@@ -73,13 +73,13 @@ def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, fl
 def energy(run: Run, code: int) -> int:
     """The energy of the entries whose code is `code` or more: exact, in units squared."""
     form, total = run.form, 0
-    for codes, _ in _codes(run, CHUNK):
-        total += exact_energy(codes[codes >= code].astype(np.int64), form)
+    for codes, _ in _codes(run, EXACT):
+        total += exact_energy(codes.numpy()[(codes >= code).numpy()].astype(np.int64), form)
     return total
 
 
 def exact_energy(codes: Ints, form: Format) -> int:
-    """Sum of squares of at most CHUNK magnitudes, in units squared.
+    """Sum of squares of at most EXACT magnitudes, in units squared.
 
     Magnitudes of one exponent are whole numbers of up to 24 bits; cut into halves, the sums of the products of the
     halves stay below 2**53, so that float64 adds them without rounding.
@@ -95,65 +95,49 @@ def exact_energy(codes: Ints, form: Format) -> int:
     return total
 
 
-def tied(run: Run, code: int) -> int:
-    """How many live entries have exactly this code."""
-    return sum(_tied(codes, code, alive) for codes, alive in _codes(run, CHUNK))
-
-
-def select(run: Run, code: int, drop: int, packed: torch.Tensor, *, erase: bool) -> None:
+def select(run: Run, code: int, drop: int, packed: Tensor, *, erase: bool) -> None:
     """Keep what lies above `code`, and of what equals it all but the first `drop` entries.
 
     `packed` receives the mask, bit-packed; what is not kept becomes +0.0 in place if `erase`.
     """
-    mask, entries = packed.numpy(), _integers(run)
-    bits, start = np.empty(min(CHUNK, run.entries.numel()), bool), 0
+    mask, entries = packed.numpy(), torch.from_numpy(_integers(run))
+    room, start = torch.empty(min(CHUNK, len(entries)), dtype=torch.bool), 0
     for codes, alive in _codes(run, CHUNK):
         n = len(codes)
-        keep = bits[:n]
-        drop = _keep(codes, code, drop, alive, keep)
-        mask[start // 8 : (start + n + 7) // 8] = np.packbits(keep, bitorder="little")
+        keep = torch.ge(codes, code, out=room[:n])
+        if drop:
+            drop -= _drop_equals(codes, code, drop, alive, keep)
+        if alive is not None:
+            keep.logical_and_(alive)
+        mask[start // 8 : (start + n + 7) // 8] = np.packbits(keep.numpy(), bitorder="little")
         if erase:
-            np.multiply(entries[start : start + n], keep, out=entries[start : start + n])
+            entries[start : start + n].mul_(keep)
         start += n
 
 
 def erase(run: Run) -> None:
     """Set the dead entries of a run to +0.0."""
-    entries = _integers(run)
+    entries = torch.from_numpy(_integers(run))
     for start in range(0, len(entries), CHUNK):
         chunk = entries[start : start + CHUNK]
         alive = _alive(run, start, start + len(chunk))
         if alive is not None:
-            np.multiply(chunk, alive, out=chunk)
+            chunk.mul_(alive)
 
 
-def _keep(codes: Ints, code: int, drop: int, alive: Ints | None, out: Ints) -> int:
-    """Mark in `out` what of a chunk is kept; how many equal entries are left to drop."""
-    if drop == 0:
-        np.greater_equal(codes, code, out=out)
-    elif (equal := _tied(codes, code, alive)) <= drop:
-        np.greater(codes, code, out=out)
-        drop -= equal
-    else:
-        np.greater_equal(codes, code, out=out)
-        places = np.flatnonzero(codes == code if alive is None else (codes == code) & alive)
-        out[places[:drop]] = False
-        drop = 0
-    if alive is not None:
-        np.logical_and(out, alive, out=out)
-    return drop
-
-
-def _tied(codes: Ints, code: int, alive: Ints | None) -> int:
+def _drop_equals(codes: Tensor, code: int, drop: int, alive: Tensor | None, keep: Tensor) -> int:
+    """Take the first `drop` live entries that equal `code` out of `keep`; how many there were to take."""
     equal = codes == code
-    return int(np.count_nonzero(equal if alive is None else equal & alive))
+    places = np.flatnonzero(equal.numpy() if alive is None else equal.logical_and_(alive).numpy())[:drop]
+    keep.numpy()[places] = False
+    return len(places)
 
 
 def _without_dead(spectrum: Spectrum, run: Run) -> Spectrum:
     """Dead entries were read as zeros: take them out."""
     if run.alive is None:
         return spectrum
-    dead = run.entries.numel() - int(np.bitwise_count(run.alive.numpy()).sum(dtype=np.int64))
+    dead = run.entries.numel() - bits.count(run.alive)
     return Spectrum(spectrum.dtype, spectrum.shift, spectrum.zeros - dead, spectrum.keys, spectrum.counts)
 
 
@@ -162,24 +146,22 @@ def _integers(run: Run) -> Ints:
     return integers
 
 
-def _alive(run: Run, start: int, stop: int) -> Ints | None:
+def _alive(run: Run, start: int, stop: int) -> Tensor | None:
     if run.alive is None:
         return None
-    packed = run.alive.numpy()[start // 8 : (stop + 7) // 8]
-    alive: Ints = np.unpackbits(packed, count=stop - start, bitorder="little").view(bool)
-    return alive
+    return bits.unpack(run.alive[start // 8 : (stop + 7) // 8], (stop - start,))
 
 
-def _codes(run: Run, size: int) -> Iterator[tuple[Ints, Ints | None]]:
+def _codes(run: Run, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
     """The codes of a run, chunk by chunk in one buffer, dead entries as 0, with the chunk's live entries."""
-    integers, room = _integers(run), np.empty(min(size, run.entries.numel()), run.form.ints)
+    integers = torch.from_numpy(_integers(run))
+    room = torch.empty(min(size, len(integers)), dtype=run.form.bits)
     for start in range(0, len(integers), size):
         chunk = integers[start : start + size]
-        codes = room[: len(chunk)]
-        np.bitwise_and(chunk, run.form.code_mask, out=codes)
+        codes = torch.bitwise_and(chunk, run.form.code_mask, out=room[: len(chunk)])
         alive = _alive(run, start, start + len(chunk))
         if alive is not None:
-            np.multiply(codes, alive, out=codes)
+            codes.mul_(alive)
         yield codes, alive
 
 
@@ -187,17 +169,19 @@ def _keys(run: Run) -> Iterator[tuple[Ints, Ints]]:
     """The keys of a run, chunk by chunk in one buffer, with the integers they were taken from."""
     form = run.form
     if form.shift == 0:
-        yield from ((codes, codes) for codes, _ in _codes(run, COUNT_CHUNK))
+        yield from ((codes.numpy(), codes.numpy()) for codes, _ in _codes(run, COUNT_CHUNK))
         return
     room = np.empty(min(COUNT_CHUNK, run.entries.numel()), np.int16)
-    chunks = _codes(run, COUNT_CHUNK) if run.alive is not None else _chunks(run, COUNT_CHUNK)
-    for integers, _ in chunks:
+    for integers in _live_integers(run):
         keys = np.right_shift(integers, form.shift, out=room[: len(integers)], casting="unsafe")
         yield np.bitwise_and(keys, form.code_mask >> form.shift, out=keys), integers
 
 
-def _chunks(run: Run, size: int) -> Iterator[tuple[Ints, None]]:
-    """The integers of a run, signs and all, chunk by chunk where they lie."""
+def _live_integers(run: Run) -> Iterator[Ints]:
+    """The integers of a run, chunk by chunk: where they lie, signs and all, or codes if some entries are dead."""
+    if run.alive is not None:
+        yield from (codes.numpy() for codes, _ in _codes(run, COUNT_CHUNK))
+        return
     integers = _integers(run)
-    for start in range(0, len(integers), size):
-        yield integers[start : start + size], None
+    for start in range(0, len(integers), COUNT_CHUNK):
+        yield integers[start : start + COUNT_CHUNK]

@@ -1,0 +1,1 @@
+"""Measurements of this machine: ours beside the alternatives, in one run."""

@@ -1,0 +1,41 @@
+"""Whether pruning stays as cheap per weight when models grow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from lamplighter.benchmarking import weights as weights_of
+from lamplighter.benchmarking.contenders import lamplighter
+from lamplighter.benchmarking.pruning import check_device, timed
+
+SIZES = (10_000_000, 100_000_000, 500_000_000)
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """float32 weights of one size, in layers of 2.5 million."""
+
+    weights: int
+    seconds: tuple[float, ...]
+    nanoseconds_per_weight: float
+    times_smallest: float
+
+
+def measure(sizes: Sequence[int], sparsity: float, device: str, progress: Callable[[str], None]) -> list[Row]:
+    """Prune models of all sizes in turns, restored in between; medians."""
+    check_device(device)
+    pristine = {size: weights_of.fill(weights_of.of_size(size), torch.float32, device) for size in sizes}
+    weights = {size: {name: weight.clone() for name, weight in pristine[size].items()} for size in sizes}
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    for repeat in range(1 + REPEATS):
+        for size in sizes:
+            weights_of.restore(weights[size], pristine[size])
+            taken = timed(lamplighter(weights[size], sparsity), device)
+            if repeat > 0:  # the first time round warms up
+                seconds[size].append(taken)
+            progress(f"{size:,} weights")
+    each = {size: 1e9 * median(seconds[size]) / size for size in sizes}
+    return [Row(size, tuple(seconds[size]), each[size], each[size] / each[min(sizes)]) for size in sizes]

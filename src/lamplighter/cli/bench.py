@@ -1,0 +1,174 @@
+"""`lamp bench`: this machine, ours against the alternatives."""
+
+import warnings
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamplighter.cli.console import progress_bars, prose, show_help_if_bare, stderr, stdout, write_json
+from lamplighter.errors import LamplighterWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from lamplighter.benchmarking import scaling
+    from lamplighter.benchmarking.pruning import Request, Row
+
+EXAMPLES = """[bold]Examples[/bold]
+$ lamp bench prune --quick     [dim]# a few seconds, to see what it shows[/dim]
+$ lamp bench prune             [dim]# ResNet-50's 25.5 M weights: a few minutes[/dim]
+$ lamp bench prune --json      [dim]# every repeat, as data[/dim]
+$ lamp bench prune --scaling   [dim]# up to 500 M weights; takes 5 GB of memory[/dim]"""
+
+app = typer.Typer()
+
+
+@app.callback(invoke_without_command=True)
+def bench(ctx: typer.Context) -> None:
+    """Measure this machine: ours against the alternatives."""
+    show_help_if_bare(ctx)
+
+
+def register(parent: typer.Typer, panel: str) -> None:
+    """Add the group to `parent`, in the given section of its help."""
+    parent.add_typer(app, name="bench", rich_help_panel=panel)
+
+
+def prune(
+    *,
+    model: Annotated[str, typer.Option(help="Whose weights to prune: resnet50 or resnet50-small.")] = "resnet50",
+    dtype: Annotated[list[str] | None, typer.Option(help="Repeatable.", show_default="float32, bfloat16")] = None,
+    sparsity: Annotated[float, typer.Option(help="Fraction of the weights to remove.")] = 0.9,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each contender, after one to warm up.")] = 5,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="For torch to use.", show_default="torch's choice")] = None,
+    memory: Annotated[bool, typer.Option(help="Also measure peak memory, each contender in a new process.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="resnet50-small, 3 repeats, no memory.")] = False,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Time per weight at 10, 100 and 500 M instead.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON instead of a table.")] = False,
+) -> None:
+    """Time LAMP pruning against the alternatives, in one run.
+
+    Prunes the same random weights with lamplighter, with the listing in the paper's appendix, and with torch's
+    global_unstructured, in turns, and copies them once for scale. Times are medians; read the ratios, they depend less
+    on the machine.
+    """
+    from lamplighter.benchmarking import machine  # noqa: PLC0415
+    from lamplighter.benchmarking.pruning import Request  # noqa: PLC0415
+
+    load = machine.load_average()
+    if (disturbed := machine.disturbance()) is not None:
+        warnings.warn(disturbed, LamplighterWarning, stacklevel=1)
+    request = Request(model, tuple(dtype or ("float32", "bfloat16")), sparsity, repeats, device, memory)
+    if quick:
+        request = Request("resnet50-small", request.dtypes, sparsity, min(repeats, 3), device, with_memory=False)
+    with machine.limited_to(threads):
+        if scaling:
+            _prune_scaling(sparsity, device, json, load)
+        else:
+            _prune_contest(request, json, load)
+
+
+app.command("prune", help=prose(prune.__doc__ or ""), epilog=EXAMPLES)(prune)
+
+
+def _prune_contest(request: "Request", json: bool, load: float | None) -> None:
+    from lamplighter.benchmarking import machine, pruning  # noqa: PLC0415
+
+    request.check()
+    with progress_bars("runs") as bars:
+        task = bars.add_task("measuring", total=pruning.units(request), note="")
+        rows = pruning.measure(request, lambda done: bars.update(task, advance=1, note=done))
+    if dtypes := pruning.unsteady(rows):
+        what = f"a plain copy took very different times ({', '.join(dtypes)}): something else ran, ratios will mislead"
+        warnings.warn(what, LamplighterWarning, stacklevel=1)
+    about = {**machine.describe(request.device), "load_before": load, "unsteady": dtypes}
+    if json:
+        found = [_row_as_data(rows, row) for row in rows]
+        write_json({"machine": about, "request": asdict(request), "rows": found})
+        return
+    stdout().print(_contest_table(rows, request))
+    _print_machine(about)
+
+
+def _row_as_data(rows: "Sequence[Row]", row: "Row") -> dict[str, Any]:
+    from lamplighter.benchmarking.pruning import copies, speedup  # noqa: PLC0415
+
+    derived = {"median": row.median, "times_ours": speedup(rows, row), "copies": copies(rows, row)}
+    return {**asdict(row), **derived, "peak_extra_of_weights": row.memory}
+
+
+def _contest_table(rows: "Sequence[Row]", request: "Request") -> "Table":
+    from rich.table import Table  # noqa: PLC0415
+
+    from lamplighter.benchmarking.pruning import copies, speedup  # noqa: PLC0415
+
+    caption = f"Medians of {request.repeats}. Extra memory: peak, results included, as a multiple of the weights' own."
+    title = f"Pruning {request.model} to sparsity {request.sparsity:g}"
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("weights", no_wrap=True)
+    table.add_column("contender", no_wrap=True)
+    for column in ("\nms", "times\nours", "times\ncopy", "extra\nmemory"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for place, row in enumerate(rows):
+        new = place == 0 or rows[place - 1].dtype != row.dtype
+        if new and place > 0:
+            table.add_section()
+        ratios = _times(speedup(rows, row)), _times(copies(rows, row))
+        extra = "" if row.memory is None else f"{row.memory:.2f}"
+        table.add_row(row.dtype if new else "", row.contender, _milliseconds(row.median), *ratios, extra)
+    return table
+
+
+def _prune_scaling(sparsity: float, device: str, json: bool, load: float | None) -> None:
+    from lamplighter.benchmarking import machine, scaling  # noqa: PLC0415
+
+    with progress_bars("runs") as bars:
+        task = bars.add_task("measuring", total=(1 + scaling.REPEATS) * len(scaling.SIZES), note="making weights")
+        rows = scaling.measure(scaling.SIZES, sparsity, device, lambda done: bars.update(task, advance=1, note=done))
+    about = {**machine.describe(device), "load_before": load}
+    if json:
+        write_json({"machine": about, "sparsity": sparsity, "rows": [asdict(row) for row in rows]})
+        return
+    stdout().print(_scaling_table(rows, sparsity))
+    _print_machine(about)
+
+
+def _scaling_table(rows: "Sequence[scaling.Row]", sparsity: float) -> "Table":
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(title=f"Pruning float32 weights to sparsity {sparsity:g}", title_justify="left")
+    for column in ("weights", "ms", "ns per weight", "times smallest"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        each = f"{row.nanoseconds_per_weight:.2f}", f"{row.times_smallest:.2f}x"
+        table.add_row(f"{row.weights:,}", _milliseconds(median(row.seconds)), *each)
+    return table
+
+
+def _milliseconds(seconds: float) -> str:
+    """As many digits as mean something."""
+    value = 1000 * seconds
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.1f}"
+
+
+def _load(about: dict[str, Any]) -> str:
+    return "unknown" if about["load_before"] is None else f"{about['load_before']:.1f}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
+
+
+def _print_machine(about: dict[str, Any]) -> None:
+    words = [
+        f"{about['processor']}, {about['threads']} threads",
+        f"load {_load(about)} before",
+        f"torch {about['torch']}",
+        about.get("gpu", ""),
+    ]
+    stderr().print("; ".join(word for word in words if word), style="dim", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Experiments: train, prune, measure, again."""
