@@ -455,6 +455,24 @@ def test_a_hold_of_fewer_weights_with_a_new_optimizer_replaces_the_old_one():
     assert_same(model, reference)
 
 
+def test_what_was_replaced_neither_masks_nor_releases():
+    model, first, old = compare(linear(), OPTIMIZERS["sgd momentum"], sparsity=0.8)
+    fewer = ll.Masks({name: mask | (torch.arange(mask.shape[1]) % 2 == 0) for name, mask in first.items()})
+    fewer.apply(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    fewer.hold(optimizer)
+    train_held(model, optimizer, dict(fewer), Recipe())
+    old.zero_grad()
+    old.step()
+    assert all(model.get_parameter(name)[~mask].any() for name, mask in first.items())
+    first.release()
+    train_held(model, optimizer, dict(fewer), Recipe())
+    with torch.no_grad():
+        model[1].weight.add_(1)
+    optimizer.step()
+    assert_pruned_weights_are_zero(model, dict(fewer))
+
+
 def test_a_refused_hold_leaves_the_one_that_was_there():
     model = linear()
     masks = ll.prune(model, 0.8)
@@ -492,17 +510,25 @@ def test_an_optimizer_for_the_matrices_and_another_for_the_rest():
         rest.zero_grad()
 
 
-def test_masks_of_layers_that_two_optimizers_train_are_held_on_both():
+def hold_in_parts(model, masks, optimizers):
+    """The masks of each optimizer's weights held on that optimizer alone."""
+    for optimizer, matrices in zip(optimizers, (True, False), strict=True):
+        part = ll.Masks({name: mask for name, mask in masks.items() if (name == "6.weight") == matrices})
+        part.apply(model)
+        part.hold(optimizer)
+
+
+def hold_together(model, masks, optimizers):
+    masks.hold(*optimizers)
+
+
+@pytest.mark.parametrize("hold", [hold_in_parts, hold_together])
+def test_masks_of_layers_that_two_optimizers_train_are_held_on_both(hold):
     model = convolutional()
     matrices, others = [model[6].weight], [p for p in model.parameters() if p is not model[6].weight]
     masks = ll.prune(model, 0.8)
     optimizers = [torch.optim.Muon(matrices, lr=1e-2), torch.optim.AdamW(others, lr=1e-2)]
-    for optimizer in optimizers:
-        part = ll.Masks(
-            {name: mask for name, mask in masks.items() if (name == "6.weight") == (optimizer is optimizers[0])}
-        )
-        part.apply(model)
-        part.hold(optimizer)
+    hold(model, masks, optimizers)
     before = twin(model)
     for images, labels in batches(STEPS):
         F.cross_entropy(model(images), labels).backward()
@@ -512,6 +538,15 @@ def test_masks_of_layers_that_two_optimizers_train_are_held_on_both():
             optimizer.zero_grad()
         assert_pruned_weights_are_zero(model, dict(masks))
     assert set(masks) <= set(moved(model, before))
+
+
+def test_masks_held_on_two_optimizers_are_released_from_both():
+    model = convolutional()
+    matrices, others = [model[6].weight], [p for p in model.parameters() if p is not model[6].weight]
+    masks = ll.prune(model, 0.8)
+    masks.hold(torch.optim.Muon(matrices), torch.optim.AdamW(others))
+    masks.release()
+    assert_free(model)
 
 
 def test_parametrized_weights_are_left_out_with_a_warning_that_names_them():

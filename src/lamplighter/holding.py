@@ -1,56 +1,89 @@
 """Holding pruned weights at zero while an optimizer trains the rest."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
 
 from lamplighter.errors import LamplighterError
 from lamplighter.targets import Layer
 
-# One hold for each optimizer: a later one replaces it.
-_held: "WeakKeyDictionary[Optimizer, Hold]" = WeakKeyDictionary()
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What holds one parameter: its pruned entries, and the hook on its gradient."""
+
+    dead: Tensor
+    handle: RemovableHandle
+
+
+# A parameter is held once, and so is what an optimizer steps: a later hold replaces an earlier one.
+_parameters: MutableMapping[Tensor, Held] = WeakIdKeyDictionary()
+_optimizers: "WeakKeyDictionary[Optimizer, Hold]" = WeakKeyDictionary()
 
 
 class Hold:
-    """The hooks that keep some weights of an optimizer's parameters at zero.
+    """The hooks that keep some weights of the parameters of one or more optimizers at zero.
 
     Gradients are masked as they are accumulated, so that whatever looks at them before the step (clipping, a factored
     second moment, an orthogonalised momentum) sees those of the pruned network; weights are masked after the step, for
     what moves a weight without a gradient (momentum gathered before, weight decay).
     """
 
-    def __init__(self, masks: Mapping[str, Tensor], layers: Mapping[str, Layer], optimizer: Optimizer) -> None:
-        owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    def __init__(
+        self, masks: Mapping[str, Tensor], layers: Mapping[str, Layer], optimizers: Sequence[Optimizer]
+    ) -> None:
         pruned = _pruned(masks, layers)
-        foreign = [
-            n for n, layer in layers.items() if layer.parameter.requires_grad and id(layer.parameter) not in owned
-        ]
-        if foreign or not any(id(p) in owned for p, _ in pruned):
-            raise LamplighterError(
-                f"the optimizer does not train {', '.join(foreign[:3] or list(layers)[:3])}",
-                "hold the masks on the optimizer that was made of this model's parameters",
-            )
-        previous = _held.get(optimizer)
-        if previous is not None:
+        _check_owned(pruned, layers, optimizers)
+        for previous in [_optimizers[each] for each in optimizers if each in _optimizers]:
             previous.remove()
-        self._handles: list[RemovableHandle] = []
-        for parameter, dead in pruned:
-            if parameter.grad is not None:
-                parameter.grad.masked_fill_(dead, 0)
-            self._handles.append(_on_gradient(parameter, _mask_gradient(dead)))
-        self._handles.append(optimizer.register_step_post_hook(_mask_weights(pruned)))
-        _held[optimizer] = self
+        self._parts = [(parameter, _hold(parameter, dead)) for parameter, dead in pruned]
+        self._handles = []
+        for optimizer in optimizers:
+            self._handles.append(optimizer.register_step_post_hook(_mask_weights(self._parts)))
+            _optimizers[optimizer] = self
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Take all hooks away, but for those of parameters that a later hold has taken over."""
+        for parameter, held in self._parts:
+            if _parameters.get(parameter) is held:
+                held.handle.remove()
+                del _parameters[parameter]
         for handle in self._handles:
             handle.remove()
-        self._handles = []
+        self._parts, self._handles = [], []
+
+
+def _check_owned(
+    pruned: list[tuple[Tensor, Tensor]], layers: Mapping[str, Layer], optimizers: Sequence[Optimizer]
+) -> None:
+    owned = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    foreign = [n for n, layer in layers.items() if layer.parameter.requires_grad and id(layer.parameter) not in owned]
+    if foreign or not any(id(p) in owned for p, _ in pruned):
+        who = "the optimizer does" if len(optimizers) == 1 else "the optimizers do"
+        raise LamplighterError(
+            f"{who} not train {', '.join(foreign[:3] or list(layers)[:3])}",
+            "hold the masks on the optimizer that was made of this model's parameters, or on all of them together: "
+            "masks.hold(one, another)",
+        )
+
+
+def _hold(parameter: Tensor, dead: Tensor) -> Held:
+    """Put a hook on a parameter's gradient, in place of the one that an earlier hold has put there."""
+    earlier = _parameters.get(parameter)
+    if earlier is not None:
+        earlier.handle.remove()
+    if parameter.grad is not None:
+        parameter.grad.masked_fill_(dead, 0)
+    held = Held(dead, _on_gradient(parameter, _mask_gradient(dead)))
+    _parameters[parameter] = held
+    return held
 
 
 def _pruned(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> list[tuple[Tensor, Tensor]]:
@@ -90,10 +123,11 @@ def _mask_gradient(dead: Tensor) -> Callable[[Tensor], None]:
     return hook
 
 
-def _mask_weights(pruned: list[tuple[Tensor, Tensor]]) -> Callable[..., None]:
+def _mask_weights(parts: list[tuple[Tensor, Held]]) -> Callable[..., None]:
     def hook(*_: object) -> None:
         with torch.no_grad():
-            for parameter, dead in pruned:
-                parameter.masked_fill_(dead.to(parameter.device), 0)
+            for parameter, held in parts:
+                if _parameters.get(parameter) is held:
+                    parameter.masked_fill_(held.dead.to(parameter.device), 0)
 
     return hook

@@ -156,23 +156,30 @@ class Masks(Mapping[str, Tensor]):
         self._layers = dict(layers)
         self._packed = {name: packed.to(layers[name].weight.device) for name, packed in self._packed.items()}
 
-    def hold(self, optimizer: Optimizer) -> None:
+    def hold(self, optimizer: Optimizer, *others: Optimizer) -> None:
         """Keep pruned weights at zero while training goes on.
 
         Gradients are masked as they are accumulated, weights after each step of the optimizer, both through torch's own
-        hooks. Holding again, by these masks or others on the same optimizer, replaces what was held before.
+        hooks. Holding again, by these masks or others, on the same optimizer or on a new one for the same parameters,
+        replaces what was held before.
+
+        Args:
+            optimizer: what trains the weights.
+            others: where several optimizers share the weights (Muon for matrices, AdamW for the rest), the others.
         """
-        if not isinstance(optimizer, Optimizer):
-            raise LamplighterError(
-                f"masks cannot be held on a {type(optimizer).__name__}", "pass the optimizer: masks.hold(optimizer)"
-            )
+        for each in (optimizer, *others):
+            if not isinstance(each, Optimizer):
+                raise LamplighterError(
+                    f"masks cannot be held on a {type(each).__name__}", "pass the optimizer: masks.hold(optimizer)"
+                )
         if not self._layers:
             raise LamplighterError(
                 "these masks belong to no model yet, so there is nothing to hold",
                 "apply them first: masks.apply(model)",
             )
-        self.release()
-        self._hold = Hold(self, self._layers, optimizer)
+        hold = Hold(self, self._layers, (optimizer, *others))
+        self.release()  # of what it has not replaced already
+        self._hold = hold
 
     def release(self) -> None:
         """Let pruned weights move again."""

@@ -104,9 +104,11 @@ def test_without_recording_trials_run_one_after_another_as_fit(images, network, 
     assert [differ(a, b) for a, b in zip(together, alone, strict=True)] == [0, 0]
 
 
+# Adam divides by the size of the gradient: where that is all rounding, two runs may walk apart, a step of lr each way.
+@pytest.mark.parametrize(("rule", "apart"), [("sgd", 1e-5), ("adamw", 2 * 4 * 1e-3)])
 @pytest.mark.parametrize("make", [None, resnet20], ids=["vgg16", "resnet20"])
-def test_stacked_networks_train_as_each_would_alone(images, network, random_masks, make):
-    settings = Settings(steps=4, batch=16, lr=1e-3)
+def test_stacked_networks_train_as_each_would_alone(images, network, random_masks, make, rule, apart):
+    settings = Settings(steps=4, batch=16, lr=1e-3, optimizer=rule)
 
     def models():
         if make is None:
@@ -121,7 +123,7 @@ def test_stacked_networks_train_as_each_would_alone(images, network, random_mask
         expected = fit(model, images, settings, own, seed=seed)
         torch.testing.assert_close(result.losses, expected.losses, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(result.losses[:2], expected.losses[:2], rtol=1e-5, atol=1e-5)
-        assert differ(model, other) < 2e-3
+        assert differ(model, other) < apart
         for name, mask in (own or {}).items():
             assert not other.get_parameter(name)[~mask].any()
 
