@@ -8,7 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 Ints = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
+
+EXACT = 1 << 16  # so many products of 12-bit numbers, of one exponent, add up in float64 without rounding
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,20 @@ def whole(code: int, form: Format) -> int:
     """
     exponent, fraction = code >> form.mantissa, code & ((1 << form.mantissa) - 1)
     return fraction if exponent == 0 else (fraction | (1 << form.mantissa)) << (exponent - 1)
+
+
+def exact_energy(codes: Ints, form: Format) -> int:
+    """Sum of squares of at most EXACT magnitudes, in units squared.
+
+    Magnitudes of one exponent are whole numbers of up to 24 bits; cut into halves, the sums of the products of the
+    halves stay below 2**53, so that float64 adds them without rounding.
+    """
+    exponents = codes >> form.mantissa
+    fractions = (codes & ((1 << form.mantissa) - 1)) | ((exponents > 0).astype(np.int64) << form.mantissa)
+    upper, lower = (fractions >> 12).astype(np.float64), (fractions & 0xFFF).astype(np.float64)
+    sums = [np.bincount(exponents, weights=w) for w in (upper * upper, upper * lower, lower * lower)]
+    total = 0
+    for e in np.unique(exponents).tolist():
+        uu, ul, ll = (int(s[e]) for s in sums)
+        total += ((uu << 24) + (ul << 13) + ll) << (2 * max(e - 1, 0))
+    return total

@@ -112,8 +112,10 @@ def _narrowest(largest: int) -> np.dtype[np.integer[Any]]:
 
 def from_codes(codes: Ints, dtype: torch.dtype, shift: int = 0) -> Spectrum:
     """The spectrum of a few codes, by sorting them."""
-    keys, counts = np.unique(codes >> shift, return_counts=True)
-    zeros = int(np.count_nonzero(codes == 0))
+    ordered = np.sort(codes >> shift if shift else codes)
+    firsts = np.flatnonzero(np.diff(ordered, prepend=ordered.dtype.type(-1)) != 0)  # no code is negative
+    keys, counts = ordered[firsts], np.diff(firsts, append=len(ordered))
+    zeros = int(np.count_nonzero(codes == 0)) if len(keys) and keys[0] == 0 else 0
     return from_histogram(keys, counts, zeros, dtype, shift)
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lamplighter import bits
-from lamplighter.formats import Ints
-from lamplighter.kernels import Run, cpu
+from lamplighter.formats import EXACT, Ints, exact_energy
+from lamplighter.kernels import Run
 from lamplighter.spectrum import Spectrum, add, compact
 
 CHUNK = 1 << 24
@@ -46,8 +46,8 @@ def energy(run: Run, code: int) -> int:
     """The energy of the entries whose code is `code` or more: exact, in units squared."""
     total = 0
     for codes, _ in _codes(run):
-        for part in torch.split(codes[codes >= code].to(torch.int64).cpu(), cpu.EXACT):
-            total += cpu.exact_energy(part.numpy(), run.form)
+        for part in torch.split(codes[codes >= code].to(torch.int64).cpu(), EXACT):
+            total += exact_energy(part.numpy(), run.form)
     return total
 
 
