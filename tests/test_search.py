@@ -56,7 +56,7 @@ def test_bounds_hold_every_key():
     generator = torch.Generator().manual_seed(1)
     weights = torch.randn(3000, generator=generator) * torch.rand(3000, generator=generator).pow(8)
     spectrum = spectrum_of(weights)
-    stretch = lamp_stretch(spectrum, 0.0)
+    stretch = lamp_stretch([spectrum], [0.0])
     descending = weights.abs().double().sort(descending=True).values
     squares = [Fraction(float(v)) ** 2 for v in descending]
     energy, place = Fraction(0), 0

@@ -6,19 +6,24 @@ it); for `global` it is -m. A bin of the spectrum is then a *stretch*: an arithm
 """
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lamplighter.formats import Floats, Ints
+from lamplighter.formats import Floats, Ints, magnitudes
 from lamplighter.spectra import Spectra, Window
 from lamplighter.spectrum import Spectrum
 
 # Beyond every rounding error of the float64 sums here and in the kernels, relative to a key.
 MARGIN = 1e-10
-# So many bins' bounds, of all layers together, are kept in memory.
-REMEMBERED = 1 << 18
+# The bounds of so many bins are computed at once, and of so many, of all layers together, kept in memory.
+TOGETHER = 1 << 14
+REMEMBERED = 1 << 17
 # So many neighbouring bins are first looked at as one.
 GROUP = 32
 # Squares below this may have lost digits to underflow.
@@ -27,11 +32,13 @@ TINY = 2.0**-960
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Bounds on the rank keys of consecutive entries of one layer, bin by bin, from the largest magnitude down.
+    """Bounds on the rank keys of consecutive entries of some layers, bin by bin, from the largest magnitude down.
 
-    The first entry of a bin has a key in [low, high]; each further one adds between `low_step` and `high_step`.
+    The first entry of a bin has a key in [low, high]; each further one adds between `low_step` and `high_step`. `layer`
+    numbers the layers: the bins of one stand together, in order.
     """
 
+    layer: Ints
     low: Floats
     low_step: Floats
     high: Floats
@@ -44,46 +51,91 @@ class Stretch:
         ends: Floats = self.high + (self.counts - 1) * self.high_step
         return ends
 
-    def between(self, first: int, last: int) -> "Stretch":
-        """The entries after the `first` best up to the `last` best."""
-        ends = np.cumsum(self.counts, dtype=np.int64)
-        if first == 0 and (len(ends) == 0 or last >= ends[-1]):
+    @property
+    def begins(self) -> Ints:
+        """Of each bin, where the bins of its layer begin."""
+        begins: Ints = np.searchsorted(self.layer, np.arange(self.layer[-1] + 1))[self.layer]
+        return begins
+
+    def __getitem__(self, part: NDArray[Any]) -> "Stretch":
+        """Some of the bins."""
+        return Stretch(*(getattr(self, f.name)[part] for f in fields(Stretch)))
+
+    def between(self, first: Ints, last: Ints) -> "Stretch":
+        """The entries of each layer after its `first` best up to its `last` best."""
+        if not first.any() and (last >= per_layer(self.layer, self.counts, len(last))).all():
             return self
-        starts = ends - self.counts
-        skip = np.clip(first - starts, 0, self.counts)
-        counts = np.clip(last - starts, 0, self.counts) - skip
-        some = counts > 0
+        starts = np.cumsum(self.counts) - self.counts
+        starts -= starts[self.begins]  # each layer counts from 0
+        skip = np.clip(first[self.layer] - starts, 0, self.counts)
+        counts = np.clip(last[self.layer] - starts, 0, self.counts) - skip
         low, high = self.low + skip * self.low_step, self.high + skip * self.high_step
-        return Stretch(low[some], self.low_step[some], high[some], self.high_step[some], counts[some])
+        return Stretch(self.layer, low, self.low_step, high, self.high_step, counts)[counts > 0]
 
 
-def lamp_stretch(spectrum: Spectrum, energy: float) -> Stretch:
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """The bins of some layers of one format, from the largest magnitude down, and the energy above each layer's."""
+
+    layer: Ints
+    low: Floats
+    high: Floats
+    counts: Ints
+    energy: Floats
+    starts: Sequence[int]
+
+    def energies_above(self, magnitude: Floats) -> Floats:
+        """The energy above each bin of its layer, if every entry of a bin had this magnitude squared."""
+        total, within = np.empty(len(self.counts)), self.counts * magnitude
+        for start, stop in pairwise(self.starts):  # one sum over all layers would lose the small ones' digits
+            total[start] = 0.0
+            np.cumsum(within[start : stop - 1], out=total[start + 1 : stop])
+        return total + self.energy[self.layer]
+
+
+def bins_of(spectra: Sequence[Spectrum], energies: Sequence[float]) -> Bins:
+    """The bins of spectra of one format that are not empty."""
+    form, shift = spectra[0].form, spectra[0].shift
+    keys = np.concatenate([s.keys[::-1].astype(np.int64) for s in spectra])
+    counts = np.concatenate([s.counts[::-1].astype(np.int64) for s in spectra])
+    sizes = [len(s.keys) for s in spectra]
+    low = magnitudes(np.maximum(keys << shift, 1), form)
+    high = magnitudes((keys << shift) + ((1 << shift) - 1), form) if shift else low
+    layer = np.repeat(np.arange(len(spectra)), sizes)
+    return Bins(layer, low, high, counts, np.array(energies), [0, *accumulate(sizes)])
+
+
+def joined(parts: Sequence[Stretch]) -> Stretch:
+    """The bins of all parts."""
+    return Stretch(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Stretch)))
+
+
+def lamp_stretch(spectra: Sequence[Spectrum], energies: Sequence[float]) -> Stretch:
     """Bounds on E / m^2 + j.
 
     The j-th entry of a bin [lo, hi], with energy between E_lo and E_hi above the bin, has j - 1 entries of the bin
     above it, none smaller than itself: E_lo / hi^2 + j <= key <= E_hi / lo^2 + 1 + (j - 1) (hi / lo)^2.
     """
-    counts = spectrum.counts[::-1].astype(np.int64)
-    low, high = spectrum.low[::-1], spectrum.high[::-1]
-    if spectrum.form.width == 64 and len(high):
-        exponent = -int(np.frexp(high[0])[1])
-        low, high = np.ldexp(low, exponent), np.ldexp(high, exponent)
+    bins = bins_of(spectra, energies)
+    low, high = bins.low, bins.high
+    if spectra[0].form.width == 64:
+        exponents = -np.frexp(high[bins.starts[:-1]])[1][bins.layer]
+        low, high = np.ldexp(low, exponents), np.ldexp(high, exponents)
     low_squared, high_squared = low * low, high * high
-    above_low = energy + _exclusive_sum(counts * low_squared)
-    above_high = energy + _exclusive_sum(counts * high_squared)
+    above_low, above_high = bins.energies_above(low_squared), bins.energies_above(high_squared)
     first = (above_low / np.maximum(high_squared, TINY) + 1.0) * (1 - MARGIN)
     known = low_squared > TINY  # below, squares have lost their digits: all that is sure of the key is that it is huge
     low_squared = np.where(known, low_squared, 1.0)
     last = np.where(known, (above_high / low_squared + 1.0) * (1 + MARGIN), np.inf)
     step = np.where(known, high_squared / low_squared, 1.0) * (1 + MARGIN)
-    return Stretch(first, np.full(len(low), 1 - MARGIN), last, step, counts)
+    return Stretch(bins.layer, first, np.full(len(low), 1 - MARGIN), last, step, bins.counts)
 
 
-def magnitude_stretch(spectrum: Spectrum, energy: float) -> Stretch:  # noqa: ARG001  (the same signature for all)
+def magnitude_stretch(spectra: Sequence[Spectrum], energies: Sequence[float]) -> Stretch:
     """Bounds on -m."""
-    counts = spectrum.counts[::-1].astype(np.int64)
-    flat = np.zeros(len(counts))
-    return Stretch(-spectrum.high[::-1], flat, -spectrum.low[::-1], flat, counts)
+    bins = bins_of(spectra, energies)
+    flat = np.zeros(len(bins.counts))
+    return Stretch(bins.layer, -bins.high, flat, -bins.low, flat, bins.counts)
 
 
 def keep_best(spectra: Spectra, keep: int, ranking: "Ranking") -> dict[str, int]:
@@ -95,36 +147,21 @@ def keep_best(spectra: Spectra, keep: int, ranking: "Ranking") -> dict[str, int]
     most = {n: max(budgets[n], min(cap, spectra[n].nonzero)) for n, (_, cap) in spectra.bounds.items()}
     if keep >= sum(most.values()):
         return _fill_with_zeros(most, {n: cap for n, (_, cap) in spectra.bounds.items()}, keep)
-    sure, maybe = _narrow(_first_look(spectra, ranking, budgets, most), budgets, most, keep)
+    sure, maybe = _narrow(_first_look(spectra), ranking, budgets, most, keep)
     open_layers = _undecided(sure, maybe, keep)
     coarse = {n: ranks for n, ranks in open_layers.items() if spectra[n].shift}
     if coarse:
         windows = spectra.refine(_bins(spectra, coarse), energy=ranking.needs_energy)
-
-        @functools.cache
-        def closer_look(name: str) -> Stretch:
-            window = windows.get(name) or Window(0, 0.0, 0, spectra[name])
-            first, last = open_layers[name]
-            stretch = ranking.stretch(window.spectrum, window.energy)
-            return stretch.between(first - window.above, last - window.above)
-
-        sure, maybe = _narrow(closer_look, sure, maybe, keep)
+        exact = {n: windows.get(n) or Window(0, 0.0, 0, spectra[n]) for n in open_layers}
+        sure, maybe = _narrow(exact, ranking, sure, maybe, keep)
         open_layers = _undecided(sure, maybe, keep)
     if open_layers:
         return sure | ranking.settle(spectra, open_layers, keep - sum(sure.values()))
     return sure if sum(sure.values()) == keep else maybe
 
 
-def _first_look(
-    spectra: Spectra, ranking: "Ranking", floors: Mapping[str, int], caps: Mapping[str, int]
-) -> Callable[[str], Stretch]:
-    """The layers' stretches by name: remembered where that takes little memory, else computed when asked for."""
-
-    def look(name: str) -> Stretch:
-        return ranking.stretch(spectra[name], 0.0).between(floors[name], caps[name])
-
-    small = sum(len(s.keys) for s in spectra.values()) < REMEMBERED
-    return functools.cache(look) if small else look
+def _first_look(spectra: Spectra) -> dict[str, Window]:
+    return {name: Window(0, 0.0, 0, spectrum) for name, spectrum in spectra.items()}
 
 
 def _undecided(sure: Mapping[str, int], maybe: Mapping[str, int], keep: int) -> dict[str, tuple[int, int]]:
@@ -154,51 +191,80 @@ def _bins(spectra: Spectra, ranks: Mapping[str, tuple[int, int]]) -> dict[str, t
 
 
 def _narrow(
-    stretches: Callable[[str], Stretch], sure: Mapping[str, int], maybe: Mapping[str, int], keep: int
+    looks: Mapping[str, Window], ranking: "Ranking", sure: Mapping[str, int], maybe: Mapping[str, int], keep: int
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Per layer, how many entries are surely among the best, and how many may be: closer than was known before.
 
-    Only the layers with sure < maybe are looked at, one at a time: of each, no more than a few bins stay in memory.
+    Only the layers with sure < maybe are looked at, some at a time: of each, no more than a few bins stay in memory.
     """
     need = keep - sum(sure.values())
-    names = [n for n in sure if sure[n] < maybe[n]]
-    if need == 0 or not names:
+    batches = _batches({n: looks[n] for n in sure if sure[n] < maybe[n]})
+    if need == 0 or not batches:
         return dict(sure), dict(sure) if need == 0 else dict(maybe)
-    starts, ends, sizes = (np.concatenate(part) for part in zip(*(_outline(stretches(n)) for n in names), strict=True))
+    names = [name for batch in batches for name in batch]
+
+    def look(batch: tuple[str, ...]) -> Stretch:
+        stretch = ranking.stretch([looks[n].spectrum for n in batch], [looks[n].energy for n in batch])
+        first, last = (np.array([ranks[n] - looks[n].above for n in batch]) for ranks in (sure, maybe))
+        between = stretch.between(first, last)
+        return replace(between, layer=between.layer + names.index(batch[0]))
+
+    if sum(len(looks[n].spectrum.keys) for n in names) < REMEMBERED:
+        look = functools.cache(look)
+    outlines = [_outline(look(batch)) for batch in batches]
+    starts, ends, sizes = (np.concatenate(part) for part in zip(*outlines, strict=True))
     least, most = _weighted_kth(starts, sizes, need), _weighted_kth(ends, sizes, need)
-    done, parts = zip(*(_near(stretches(n), least, most) for n in names), strict=True)
-    live = Stretch(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Stretch)))
-    need -= sum(done)
-    least = _kth(live.low, live.low_step, live.counts, need)
-    most = _kth(live.high, live.high_step, live.counts, need)
-    owners = np.repeat(np.arange(len(names)), [len(p.counts) for p in parts])
-    below = _per_layer(owners, _count(live.high, live.high_step, live.counts, np.nextafter(least, -np.inf)), len(names))
-    within = _per_layer(owners, _count(live.low, live.low_step, live.counts, most), len(names))
-    closer = {n: sure[n] + d + b for n, d, b in zip(names, done, below, strict=True)}
-    farther = {n: sure[n] + d + w for n, d, w in zip(names, done, within, strict=True)}
-    return {**sure, **closer}, {**maybe, **farther}
+    done = sum(_passed(look(batch), least, len(names)) for batch in batches)
+    live = joined([_reaching(look(batch), least, most) for batch in batches])
+    below, within = _around(live, need - int(np.sum(done)), len(names))
+    closer, farther = ((done + more).tolist() for more in (below, within))
+    return (
+        {**sure, **{n: sure[n] + more for n, more in zip(names, closer, strict=True)}},
+        {**maybe, **{n: sure[n] + more for n, more in zip(names, farther, strict=True)}},
+    )
+
+
+def _batches(looks: Mapping[str, Window]) -> list[tuple[str, ...]]:
+    """The layers in groups of one format, each of about as many bins as are looked at together."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    bins: dict[tuple[Any, ...], int] = defaultdict(int)
+    for name, look in looks.items():
+        kind = (look.spectrum.dtype, look.spectrum.shift)
+        groups.setdefault((*kind, bins[kind] // TOGETHER), []).append(name)
+        bins[kind] += len(look.spectrum.keys)
+    return [tuple(group) for group in groups.values()]
 
 
 def _outline(stretch: Stretch) -> tuple[Floats, Floats, Ints]:
     """Groups of neighbouring bins: a bound below all their keys, a bound above, and how many there are."""
-    firsts = np.arange(0, len(stretch.counts), GROUP)
-    lasts = np.minimum(firsts + GROUP, len(stretch.counts)) - 1
-    return stretch.low[firsts], stretch.ends[lasts], np.add.reduceat(stretch.counts, firsts)
+    size = len(stretch.counts)
+    firsts = np.flatnonzero((np.arange(size) - stretch.begins) % GROUP == 0)
+    lasts = np.append(firsts[1:], size) - 1
+    return stretch.low[firsts], stretch[lasts].ends, np.add.reduceat(stretch.counts, firsts)
 
 
-def _near(stretch: Stretch, least: float, most: float) -> tuple[int, Stretch]:
-    """How many entries have keys below `least` for sure, and the bins that reach between `least` and `most`."""
-    first = int(np.searchsorted(stretch.ends, least))
-    last = max(first, int(np.searchsorted(stretch.low, most, side="right")))
-    part = slice(first, last)
-    bins = Stretch(*(getattr(stretch, f.name)[part].copy() for f in fields(Stretch)))
-    return int(stretch.counts[:first].sum()), bins
+def _passed(stretch: Stretch, least: float, layers: int) -> Ints:
+    """Of each layer, how many entries lie in bins whose keys are all below `least` for sure."""
+    return per_layer(stretch.layer, np.where(stretch.ends < least, stretch.counts, 0), layers)
 
 
-def _per_layer(owners: Ints, counts: Ints, layers: int) -> list[int]:
-    sums = np.zeros(layers, dtype=np.int64)
-    np.add.at(sums, owners, counts)
-    return sums.tolist()
+def _reaching(stretch: Stretch, least: float, most: float) -> Stretch:
+    """The bins whose keys may lie between `least` and `most`."""
+    return stretch[(stretch.ends >= least) & (stretch.low <= most)]
+
+
+def _around(live: Stretch, need: int, layers: int) -> tuple[Ints, Ints]:
+    """Of each layer, how many entries are surely among the `need` best of these bins, and how many may be."""
+    least = _kth(live.low, live.low_step, live.counts, need)
+    most = _kth(live.high, live.high_step, live.counts, need)
+    below = _count(live.high, live.high_step, live.counts, np.nextafter(least, -np.inf))
+    within = _count(live.low, live.low_step, live.counts, most)
+    return per_layer(live.layer, below, layers), per_layer(live.layer, within, layers)
+
+
+def per_layer(layer: Ints, counts: Ints, layers: int) -> Ints:
+    """The sum of the counts of each layer's bins: exact, as a layer has fewer than 2**53 entries."""
+    return np.bincount(layer, weights=counts, minlength=layers).astype(np.int64)
 
 
 def _count(start: Floats, step: Floats, counts: Ints, x: float) -> Ints:
@@ -245,16 +311,10 @@ def _float_at(place: int) -> float:
     return float(np.int64(abs(place)).view(np.float64)) * (1.0 if place >= 0 else -1.0)
 
 
-def _exclusive_sum(values: Floats) -> Floats:
-    total = np.zeros_like(values)
-    np.cumsum(values[:-1], out=total[1:])
-    return total
-
-
 @dataclass(frozen=True)
 class Ranking:
     """An order over all entries, given by bounds for the search and by exact arithmetic at the cut."""
 
-    stretch: Callable[[Spectrum, float], Stretch]
+    stretch: Callable[[Sequence[Spectrum], Sequence[float]], Stretch]
     settle: Callable[[Spectra, Mapping[str, tuple[int, int]], int], dict[str, int]]
     needs_energy: bool
