@@ -22,6 +22,7 @@ SIZE = 1000
 def small_chunks(monkeypatch):
     """Chunks so small that a run has many, and the last is not whole."""
     monkeypatch.setattr(cpu, "CHUNK", 64)
+    monkeypatch.setattr(cpu, "COUNT_CHUNK", 160)
     monkeypatch.setattr(cpu, "COLLECT", 40)
     monkeypatch.setattr(cpu, "SORT", 0)
     monkeypatch.setattr(cpu, "EXACT", 64)

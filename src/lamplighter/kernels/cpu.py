@@ -19,6 +19,7 @@ from lamplighter.kernels import Run, anywhere
 from lamplighter.spectrum import Spectrum, add, from_codes, from_histogram
 
 CHUNK = 1 << 18
+COUNT_CHUNK = 1 << 20  # a histogram is made and added for each, so they are larger
 COLLECT = 1 << 20  # so many codes are collected before they are counted: 4 MB
 SORT = 1 << 15  # up to here sorting is cheaper than a histogram of all keys
 
@@ -30,12 +31,12 @@ def count(run: Run) -> Spectrum:
         codes = [codes.numpy() for codes, _ in _codes(run, max(size, 1))]
         spectrum = from_codes(codes[0] if codes else np.empty(0, form.ints), form.dtype, form.shift)
         return _without_dead(spectrum, run)
-    histogram, zeros = torch.zeros(1 << (form.width - 1 - form.shift), dtype=torch.int64), 0
+    histogram, zeros = torch.zeros(0, dtype=torch.int64), 0
     for keys, entries in _keys(run):
-        here = torch.bincount(keys, minlength=len(histogram))
+        here = torch.bincount(keys, minlength=1 << (form.width - 1 - form.shift))
         if int(here[0]):
             zeros += len(keys) - int(np.count_nonzero(entries.numpy() & form.code_mask))
-        histogram += here
+        histogram = histogram.add_(here) if len(histogram) else here
     counts: Ints = histogram.numpy()
     filled = np.flatnonzero(counts != 0)  # eight times as fast as that of the counts themselves
     return _without_dead(from_histogram(filled, counts[filled], zeros, form.dtype, form.shift), run)
@@ -55,7 +56,7 @@ def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, fl
     reached, above = _room("reached", form.dtype, size), _room("above", form.dtype, size)
     inside, beyond = _room("inside", torch.bool, size), _room("beyond", torch.bool, size)
     squares = _room("squares", torch.float64, size)
-    for integers in _live_integers(run):
+    for integers in _live_integers(run, CHUNK):
         n, entries = len(integers), integers.view(form.dtype)
         # "Those from `low` up, 0 for the others": one operation, where integers would take three.
         torch.hardshrink(entries, under, out=reached[:n])
@@ -172,22 +173,23 @@ def _keys(run: Run) -> Iterator[tuple[Tensor, Tensor]]:
     """The keys of a run, chunk by chunk in one buffer, with the integers they were taken from."""
     form = run.form
     if form.shift == 0:
-        yield from ((codes, codes) for codes, _ in _codes(run, CHUNK))
+        yield from ((codes, codes) for codes, _ in _codes(run, COUNT_CHUNK))
         return
-    size = min(CHUNK, run.entries.numel())
-    room, shifted = _room("keys", torch.int16, size), _room("reached", form.bits, size)
-    for integers in _live_integers(run):
-        n = len(integers)
-        keys = room[:n].copy_(torch.bitwise_right_shift(integers, form.shift, out=shifted[:n]))
+    room = _room("keys", torch.int16, min(COUNT_CHUNK, run.entries.numel()))
+    for integers in _live_integers(run, COUNT_CHUNK):
+        keys = room[: len(integers)]
+        for part, found in zip(torch.split(integers, CHUNK), torch.split(keys, CHUNK), strict=True):
+            shifted = _room("reached", form.bits, len(part))
+            found.copy_(torch.bitwise_right_shift(part, form.shift, out=shifted))
         yield keys.bitwise_and_(form.code_mask >> form.shift), integers
 
 
-def _live_integers(run: Run) -> Iterator[Tensor]:
+def _live_integers(run: Run, size: int) -> Iterator[Tensor]:
     """The integers of a run, chunk by chunk: where they lie, signs and all, or codes if some entries are dead."""
     if run.alive is not None:
-        yield from (codes for codes, _ in _codes(run, CHUNK))
+        yield from (codes for codes, _ in _codes(run, size))
         return
-    yield from torch.split(_integers(run), CHUNK)
+    yield from torch.split(_integers(run), size)
 
 
 class _Rooms(threading.local):
