@@ -45,4 +45,5 @@ if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
     data = Dataset("example", pixels, labels, pixels, labels, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), 10)
     torch.save(train(data), folder / f"{torch.distributed.get_rank()}.pt")
+    torch.distributed.barrier()  # nobody leaves while another still talks to it
     torch.distributed.destroy_process_group()
