@@ -52,9 +52,13 @@ class Run:
         """Give a model the state it had after a round; its masks."""
         return load_state(self.state_path(index), model)
 
+    def keep(self, index: int, model: nn.Module, masks: Masks | None) -> None:
+        """Write the network's state after a round."""
+        save_state(self.state_path(index), model, masks)
+
     def finish(self, record: Record, model: nn.Module, masks: Masks | None) -> None:
         """Keep a finished round: first the network, then the record that says it is there."""
-        save_state(self.state_path(record.round), model, masks)
+        self.keep(record.round, model, masks)
         append_line(self.folder / RECORDS, record.to_line())
 
 
