@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lamplighter.cli import bench, demo
+from lamplighter.cli import bench, data, demo, run
 from lamplighter.cli.console import plain_warnings, prose, show_error, show_help_if_bare
 from lamplighter.errors import LamplighterError
 from lamplighter.version import __version__
@@ -72,6 +72,8 @@ def root(
 
 
 demo.register(app, panel="Start here")
+run.register(app, panel="Experiments")
+data.register(app, panel="Experiments")
 bench.register(app, panel="This machine")
 
 

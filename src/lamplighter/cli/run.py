@@ -123,9 +123,9 @@ class Bars:
                 {"run": str(run.folder), "round": record.round, "density": record.density, "value": record.value}
             )
             return
-        result = f"{record.metric} {record.value:.4g}, loss {record.loss:.4g}"
-        what = f"{run.spec.method:9} seed {run.spec.seed} round {record.round:2}"
-        line = f"{what} {100 * record.density:6.2f} %  {result}  {record.seconds:.0f} s"
+        line = f"{run.spec.method:9} seed {run.spec.seed} round {record.round:2} {100 * record.density:6.2f} %"
+        if record.metric != "none":
+            line += f"  {record.metric} {record.value:.4g}, loss {record.loss:.4g}  {record.seconds:.0f} s"
         (self.bars.console if self.bars.console.is_terminal else stderr()).print(line, highlight=False)
 
 

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,18 +61,61 @@ def prepare(
     return path
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared dataset, as the header of its file describes it.
+
+    Args:
+        path: the file.
+        counts: images or words of each split, by the split's name in the catalog.
+        complete: whether that is all there should be.
+        sha256: of what was written; only `verify` compares it with what is there.
+    """
+
+    path: Path
+    counts: dict[str, int]
+    complete: bool
+    sha256: str
+
+
+def find(name: str, folder: Path | str) -> Prepared | None:
+    """What `prepare` wrote to `folder`, or None if nothing is there. Reads the header alone, so it takes no time."""
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
+
+    description = _describe(name)
+    path = Path(folder) / f"{name}.safetensors"
+    if not path.is_file():
+        return None
+    if isinstance(description, TextSource):
+        keys = list(description.counts)
+    else:
+        keys = ["train.labels", "test.labels"]
+    again = f"prepare it again: lamp data prepare {name} --force"
+    try:
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata() or {}
+            if (metadata.get("name"), metadata.get("format")) != (name, _FORMAT):
+                raise LamplighterError(f"{path} was not written by this version for {name}", again)
+            lengths = [file.get_slice(key).get_shape()[0] for key in keys]
+    except SafetensorError as error:
+        raise LamplighterError(f"{path} is not a whole safetensors file: {error}", again) from error
+    counts = dict(zip(description.counts, lengths, strict=True))
+    return Prepared(path, counts, counts == description.counts, metadata.get("sha256", ""))
+
+
+def verify(name: str, folder: Path | str) -> Prepared:
+    """Read all that `prepare` wrote to `folder`, and refuse it if it is not there or has changed since."""
+    found = _expect(name, folder)
+    store.verify(found.path)
+    return found
+
+
 def load(name: str, folder: Path | str) -> Dataset | Corpus:
     """The dataset that `prepare` wrote to `folder`, mapped into memory."""
     from safetensors import safe_open  # noqa: PLC0415
 
     description = _describe(name)
-    path = Path(folder) / f"{name}.safetensors"
-    if not path.is_file():
-        raise LamplighterError(f"{name} has not been prepared: there is no {path}", hub.ways(name, description))
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        if (metadata.get("name"), metadata.get("format")) != (name, _FORMAT):
-            raise LamplighterError(f"{path} was not written by this version for {name}", "prepare it again")
+    with safe_open(_expect(name, folder).path, "pt") as file:
         tensors: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     if isinstance(description, TextSource):
         words = bytes(tensors.pop("words").numpy()).decode().split("\n")
@@ -87,6 +131,14 @@ def load(name: str, folder: Path | str) -> Dataset | Corpus:
         classes=description.classes,
         train_aspects=tensors.get("train.aspects"),
     )
+
+
+def _expect(name: str, folder: Path | str) -> Prepared:
+    found = find(name, folder)
+    if found is None:
+        path = Path(folder) / f"{name}.safetensors"
+        raise LamplighterError(f"{name} has not been prepared: there is no {path}", hub.ways(name, _describe(name)))
+    return found
 
 
 def _describe(name: str) -> ImageSource | TextSource:

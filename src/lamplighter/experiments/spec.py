@@ -61,9 +61,9 @@ class Spec:
 
     @property
     def shared(self) -> Self:
-        """The run of the dense network that this run starts from: the same for all methods, plans and scores."""
-        settings = self.dense, Settings(steps=0)
-        return type(self)(self.recipe, self.model, self.dataset, *settings, seed=self.seed, options=self.options)
+        """The run of the dense network that this run starts from: the same for all methods."""
+        decided = self.recipe, self.model, self.dataset, self.dense, Settings(steps=0)
+        return type(self)(*decided, seed=self.seed, include=self.include, options=self.options)
 
     def density(self, index: int) -> float:
         """The fraction of the weights that are left after a round.

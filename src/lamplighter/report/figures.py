@@ -1,12 +1,13 @@
 """Figures that read well in print: every method keeps one marker, one line style and one shade of colour."""
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+from lamplighter.report.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,8 @@ STYLES: dict[str, Style] = {
 }
 _SPARE = Style("#666666", "X", (0, (1, 2)))
 
-_PRINT: dict[Any, Any] = {
+# What every figure is drawn with.
+PRINT: dict[Any, Any] = {
     "font.size": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -64,13 +66,13 @@ def curves(lines: Mapping[str, Curve], ylabel: str, title: str) -> "Figure":
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    with mpl.rc_context(_PRINT):
+    with mpl.rc_context(PRINT):
         figure = Figure(figsize=(7.0, 4.4), layout="constrained")
         axes = figure.subplots()
         for method, curve in lines.items():
             _draw_curve(axes, method, curve)
         densities = sorted({density for curve in lines.values() for density in curve.densities}, reverse=True)
-        _density_axis(axes, densities)
+        density_axis(axes, densities)
         axes.set_ylabel(ylabel)
         axes.set_title(title, loc="left", fontsize=11)
         axes.legend(loc="lower left", handlelength=3.5)
@@ -81,13 +83,14 @@ def _draw_curve(axes: "Axes", method: str, curve: Curve) -> None:
     means = [fmean(trials) for trials in curve.values]
     below = [mean - min(trials) for mean, trials in zip(means, curve.values, strict=True)]
     above = [max(trials) - mean for mean, trials in zip(means, curve.values, strict=True)]
-    _draw_line(axes, method, curve.densities, means)
+    draw_line(axes, method, curve.densities, means)
     axes.errorbar(
         curve.densities, means, (below, above), fmt="none", ecolor=style_of(method).color, elinewidth=0.8, capsize=2.0
     )
 
 
-def _draw_line(axes: "Axes", method: str, places: Sequence[float], values: Sequence[float], **options: Any) -> None:  # noqa: ANN401
+def draw_line(axes: "Axes", method: str, places: Sequence[float], values: Sequence[float], **options: Any) -> None:  # noqa: ANN401
+    """One method's line in its style; options go to `Axes.plot`."""
     look = style_of(method)
     axes.plot(
         places,
@@ -102,7 +105,7 @@ def _draw_line(axes: "Axes", method: str, places: Sequence[float], values: Seque
     )
 
 
-def _density_axis(axes: "Axes", densities: Sequence[float]) -> None:
+def density_axis(axes: "Axes", densities: Sequence[float]) -> None:
     """A logarithmic axis, labelled with every third density itself rather than with powers of ten."""
     axes.set_xscale("log")
     axes.invert_xaxis()
@@ -131,7 +134,7 @@ def layers(names: Sequence[str], survival: Mapping[float, Mapping[str, Sequence[
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    with mpl.rc_context(_PRINT):
+    with mpl.rc_context(PRINT):
         figure = Figure(figsize=(2.7 * len(survival) + 0.8, 3.9), layout="constrained")
         panels = figure.subplots(1, len(survival), sharey=True, squeeze=False)[0]
         floor = _floor(survival)
@@ -155,7 +158,7 @@ def _draw_layers(
     axes: "Axes", names: Sequence[str], density: float, methods: Mapping[str, Sequence[float]], floor: float
 ) -> None:
     for method, found in methods.items():
-        _draw_line(axes, method, range(len(names)), [max(value, floor) for value in found], clip_on=False)
+        draw_line(axes, method, range(len(names)), [max(value, floor) for value in found], clip_on=False)
     axes.set_title(f"{percent(density)} % of all weights", fontsize=10)
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.grid(visible=False, axis="x")
@@ -170,13 +173,17 @@ def _survival_axis(axes: "Axes", floor: float) -> None:
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:  # noqa: ANN401
-    """Write `figure` to `path` under a temporary name first, so that no reader meets half a file."""
+    """Write `figure` to `path`, as the kind its name ends in; whole, or not at all."""
+    write_whole(path, rendered(figure, path.suffix.removeprefix("."), **options))
+
+
+def rendered(figure: "Figure", kind: str, **options: Any) -> bytes:  # noqa: ANN401
+    """The file of a figure: the same bytes for the same figure."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    # Type 42: text in a PDF stays text. Without a date, what has not changed does not look changed.
+    dateless = {"metadata": {"CreationDate": None}} if kind == "pdf" else {}
     content = io.BytesIO()
-    figure.savefig(content, **{"format": path.suffix.removeprefix("."), "dpi": 160, **options})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content.getvalue())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with mpl.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(content, **{"format": kind, "dpi": 160, **dateless, **options})
+    return content.getvalue()
