@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture(scope="session")
 def real_data():
     """The folder of the real data; LAMPLIGHTER_DATA names it, else it lies beside the repository."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(os.environ.get("LAMPLIGHTER_DATA", beside))
 
 
