@@ -473,6 +473,37 @@ def test_what_was_replaced_neither_masks_nor_releases():
     assert_pruned_weights_are_zero(model, dict(fewer))
 
 
+def test_masks_of_different_layers_are_held_on_one_optimizer():
+    model = linear()
+    masks = [ll.prune(model, 0.8, include=f"{layer}.weight") for layer in (1, 3)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for each in masks:
+        each.hold(optimizer)
+    train_held(model, optimizer, dict(masks[0]) | dict(masks[1]), Recipe())
+    for each in masks:
+        each.release()
+    assert_free(model)
+
+
+def test_weights_that_moved_before_they_were_held_return_to_zero_at_once():
+    model = linear()
+    masks = ll.prune(model, 0.8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    train(model, optimizer, Recipe(), lambda: None, lambda: None, steps=2)
+    assert any(model.get_parameter(name)[~mask].any() for name, mask in masks.items())
+    masks.hold(optimizer)
+    assert_pruned_weights_are_zero(model, dict(masks))
+
+
+def test_what_no_longer_holds_anything_is_let_go():
+    model, masks = linear(), None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for sparsity in (0.2, 0.5, 0.8):
+        masks = ll.prune(model, sparsity, masks=masks)
+        masks.hold(optimizer)
+    assert len(optimizer._optimizer_step_post_hooks) == 1
+
+
 def test_a_refused_hold_leaves_the_one_that_was_there():
     model = linear()
     masks = ll.prune(model, 0.8)

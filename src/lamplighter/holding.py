@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -17,15 +17,15 @@ from lamplighter.targets import Layer
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What holds one parameter: its pruned entries, and the hook on its gradient."""
+    """What holds one parameter: its pruned entries, the hook on its gradient, and the hold it is part of."""
 
     dead: Tensor
     handle: RemovableHandle
+    hold: "ref[Hold]"
 
 
-# A parameter is held once, and so is what an optimizer steps: a later hold replaces an earlier one.
-_parameters: MutableMapping[Tensor, Held] = WeakIdKeyDictionary()
-_optimizers: "WeakKeyDictionary[Optimizer, Hold]" = WeakKeyDictionary()
+# Every parameter is held once: a later hold takes it over from an earlier one.
+_held: MutableMapping[Tensor, Held] = WeakIdKeyDictionary()
 
 
 class Hold:
@@ -41,23 +41,42 @@ class Hold:
     ) -> None:
         pruned = _pruned(masks, layers)
         _check_owned(pruned, layers, optimizers)
-        for previous in [_optimizers[each] for each in optimizers if each in _optimizers]:
-            previous.remove()
-        self._parts = [(parameter, _hold(parameter, dead)) for parameter, dead in pruned]
-        self._handles = []
-        for optimizer in optimizers:
-            self._handles.append(optimizer.register_step_post_hook(_mask_weights(self._parts)))
-            _optimizers[optimizer] = self
+        for parameter, dead in pruned:
+            if parameter in _held:
+                release(parameter)
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(dead, 0)
+            _held[parameter] = Held(dead, _on_gradient(parameter, _mask_gradient(dead)), ref(self))
+        self.parameters = [parameter for parameter, _ in pruned]
+        self._handles = [optimizer.register_step_post_hook(_mask_weights(self)) for optimizer in optimizers]
+        self.mask_weights()  # they may have moved since they were pruned
+
+    def mask_weights(self) -> None:
+        """Set the pruned weights to zero."""
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.masked_fill_(_held[parameter].dead.to(parameter.device), 0)
 
     def remove(self) -> None:
         """Take all hooks away, but for those of parameters that a later hold has taken over."""
-        for parameter, held in self._parts:
-            if _parameters.get(parameter) is held:
-                held.handle.remove()
-                del _parameters[parameter]
-        for handle in self._handles:
-            handle.remove()
-        self._parts, self._handles = [], []
+        for parameter in list(self.parameters):
+            release(parameter)
+
+    def drop(self, parameter: Tensor) -> None:
+        """Hold this parameter no more, and nothing on the optimizers once none is left."""
+        self.parameters = [each for each in self.parameters if each is not parameter]
+        if not self.parameters:
+            for handle in self._handles:
+                handle.remove()
+
+
+def release(parameter: Tensor) -> None:
+    """Let a held parameter go."""
+    held = _held.pop(parameter)
+    held.handle.remove()
+    hold = held.hold()
+    if hold is not None:
+        hold.drop(parameter)
 
 
 def _check_owned(
@@ -72,18 +91,6 @@ def _check_owned(
             "hold the masks on the optimizer that was made of this model's parameters, or on all of them together: "
             "masks.hold(one, another)",
         )
-
-
-def _hold(parameter: Tensor, dead: Tensor) -> Held:
-    """Put a hook on a parameter's gradient, in place of the one that an earlier hold has put there."""
-    earlier = _parameters.get(parameter)
-    if earlier is not None:
-        earlier.handle.remove()
-    if parameter.grad is not None:
-        parameter.grad.masked_fill_(dead, 0)
-    held = Held(dead, _on_gradient(parameter, _mask_gradient(dead)))
-    _parameters[parameter] = held
-    return held
 
 
 def _pruned(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> list[tuple[Tensor, Tensor]]:
@@ -123,11 +130,8 @@ def _mask_gradient(dead: Tensor) -> Callable[[Tensor], None]:
     return hook
 
 
-def _mask_weights(parts: list[tuple[Tensor, Held]]) -> Callable[..., None]:
+def _mask_weights(hold: Hold) -> Callable[..., None]:
     def hook(*_: object) -> None:
-        with torch.no_grad():
-            for parameter, held in parts:
-                if _parameters.get(parameter) is held:
-                    parameter.masked_fill_(held.dead.to(parameter.device), 0)
+        hold.mask_weights()
 
     return hook

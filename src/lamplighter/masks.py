@@ -147,8 +147,10 @@ class Masks(Mapping[str, Tensor]):
 
     def apply(self, weights_or_model: nn.Module | Mapping[str, Tensor]) -> "Masks":
         """Set every weight that is not kept to +0.0, in place; these masks belong to these weights from now on."""
-        self.bind(self._layers_of(weights_or_model))
-        selection.erase({name: layer.weight for name, layer in self._layers.items()}, self._packed)
+        layers = self._layers_of(weights_or_model)
+        packed = {name: bits_.to(layers[name].weight.device) for name, bits_ in self._packed.items()}
+        selection.erase({name: layer.weight for name, layer in layers.items()}, packed)
+        self.bind(layers)
         return self
 
     def bind(self, layers: Mapping[str, Layer]) -> None:
@@ -160,8 +162,8 @@ class Masks(Mapping[str, Tensor]):
         """Keep pruned weights at zero while training goes on.
 
         Gradients are masked as they are accumulated, weights after each step of the optimizer, both through torch's own
-        hooks. Holding again, by these masks or others, on the same optimizer or on a new one for the same parameters,
-        replaces what was held before.
+        hooks. Pruned weights that have moved since return to zero at once. Holding again, by these masks or others, on
+        the same optimizer or on a new one, replaces what was held of the same parameters before.
 
         Args:
             optimizer: what trains the weights.

@@ -118,3 +118,27 @@ def test_an_empty_run_is_read(kernels, device):
     assert kernels.count(run).size == 0
     assert kernels.energy(run, 1) == 0
     assert kernels.window(run, 1, 5, energy=True)[0].size == 0
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, lambda: torch.device("meta")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_callers_mode_and_default_device_leave_nothing_behind(context, dtype):
+    def readings():
+        tensor = entries(dtype)
+        packed = torch.zeros(SIZE // 8, dtype=torch.uint8)
+        return tensor, packed
+
+    low, high = (int(codes_of(torch.tensor([x], dtype=dtype))[0]) for x in (0.5, 0.75))
+    expected, packed = readings()
+    cpu.select(Run(expected), high, 3, packed, erase=True)
+    window = cpu.window(Run(entries(dtype)), low, high, energy=True)
+    cpu._rooms.by_use.clear()
+    run, other = readings()
+    with context():
+        cpu.count(Run(run))
+        cpu.window(Run(run), low, high, energy=True)
+        cpu.select(Run(run), high, 3, other, erase=False)
+    assert cpu.window(Run(run), low, high, energy=True) == window
+    cpu.select(Run(run), high, 3, other, erase=True)
+    assert torch.equal(other, packed)
+    assert torch.equal(run, expected)

@@ -1,6 +1,7 @@
 """Pruning with the kernels for any device gives the masks and weights of those for the CPU, bit for bit."""
 
 import pytest
+import torch
 
 import lamplighter as ll
 from lamplighter import reading, selection
@@ -25,3 +26,16 @@ def test_the_kernels_for_any_device_prune_as_those_for_the_cpu(method, dtype, sp
     later = ll.prune(again, 0.95 if method != "uniform+" else sparsity, method=method, masks=masks)
     monkeypatch.undo()
     assert later == ll.prune(layers, 0.95 if method != "uniform+" else sparsity, method=method, masks=masks)
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, lambda: torch.device("meta")], ids=["inference", "meta"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_callers_mode_and_default_device_change_nothing(context, dtype):
+    layers, again, after = weights(dtype), weights(dtype), weights(dtype)
+    expected = ll.prune(layers, 0.8)
+    with context():
+        assert ll.allocate(again, 0.8) == expected.kept
+        masks = ll.prune(again, 0.8)
+    assert masks == expected
+    assert ll.prune(after, 0.8) == expected
+    assert all(same_bits(again[name], layers[name]) for name in layers)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,5 +102,5 @@ def _host(values: Tensor) -> Ints:
 
 
 def _empty() -> tuple[Ints, Ints]:
-    nothing = _host(torch.empty(0))
+    nothing = np.empty(0, np.int64)
     return nothing, nothing

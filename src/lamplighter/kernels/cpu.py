@@ -31,7 +31,7 @@ def count(run: Run) -> Spectrum:
         codes = [codes.numpy() for codes, _ in _codes(run, max(size, 1))]
         spectrum = from_codes(codes[0] if codes else np.empty(0, form.ints), form.dtype, form.shift)
         return _without_dead(spectrum, run)
-    histogram, zeros = torch.zeros(0, dtype=torch.int64), 0
+    histogram, zeros = torch.zeros(0, dtype=torch.int64, device="cpu"), 0
     for keys, entries in _keys(run):
         here = torch.bincount(keys, minlength=1 << (form.width - 1 - form.shift))
         if int(here[0]):
@@ -206,5 +206,6 @@ def _room(use: str, dtype: torch.dtype, size: int) -> Tensor:
     """A buffer of `size` entries, whatever was in it; the same memory for the same use."""
     room = _rooms.by_use.get((use, dtype))
     if room is None or len(room) < size:
-        room = _rooms.by_use[use, dtype] = torch.empty(size, dtype=dtype)
+        with torch.inference_mode(False):  # it outlives the caller's mode and default device
+            room = _rooms.by_use[use, dtype] = torch.empty(size, dtype=dtype, device="cpu")
     return room[:size]
