@@ -1,7 +1,10 @@
 """The datasets by name: where each is found, what it should hold, and how its colours are normalised."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+# Where datasets are kept once prepared, below the folder where a command runs.
+PREPARED = Path("data")
 Colours = tuple[float, float, float]
 
 

@@ -86,10 +86,7 @@ def find(name: str, folder: Path | str) -> Prepared | None:
     path = Path(folder) / f"{name}.safetensors"
     if not path.is_file():
         return None
-    if isinstance(description, TextSource):
-        keys = list(description.counts)
-    else:
-        keys = ["train.labels", "test.labels"]
+    keys = list(description.counts) if isinstance(description, TextSource) else ["train.labels", "test.labels"]
     again = f"prepare it again: lamp data prepare {name} --force"
     try:
         with safe_open(path, "numpy") as file:

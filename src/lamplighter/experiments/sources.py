@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
+from lamplighter.data.catalog import PREPARED
 from lamplighter.data.prepare import load, prepare
 from lamplighter.data.store import recorded_hash
 from lamplighter.errors import LamplighterError
 from lamplighter.experiments.spec import Spec
 from lamplighter.experiments.starting import Data
 
-# Where datasets are kept once prepared, below the folder where the command runs.
-PREPARED = Path("data")
 _WEIGHTS = "imagenet-resnet50"
 
 
