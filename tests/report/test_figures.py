@@ -44,6 +44,18 @@ def test_layers_has_a_panel_for_each_density_and_draws_empty_layers():
     assert panels[0].get_yticklabels()[-1].get_text() == "none"
 
 
+@pytest.mark.parametrize("width", [3.0, 7.0])
+def test_a_long_heading_stays_within_the_figure(width):
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, 3.0), layout="constrained")
+    figures.set_heading(figure, "vgg16-cifar10: 50,000 + 40,000 steps, bf16, retrain.weight_decay 0.0001, width 8")
+    figures.rendered(figure, "png", dpi=figure.dpi)
+    box = figure.texts[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert "\n" in figure.texts[0].get_text()
+
+
 def test_a_figure_is_saved_whole(tmp_path):
     path = tmp_path / "new" / "curves.png"
     figures.save(figures.curves(LINES, "accuracy", "title"), path)

@@ -1,6 +1,7 @@
 """Figures that read well in print: every method keeps one marker, one line style and one shade of colour."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,12 @@ def _survival_axis(axes: "Axes", floor: float) -> None:
     ticks = [tick for tick in (1.0, 0.1, 0.01, 0.001, 0.0001) if tick > floor]
     axes.set_yticks([*ticks, floor], [*[f"{100 * tick:g}" for tick in ticks], "none"])
     axes.minorticks_off()
+
+
+def set_heading(figure: "Figure", heading: str) -> None:
+    """Above all panels, from the left edge, in as many lines as the figure's width asks for."""
+    characters = int(11 * figure.get_figwidth())
+    figure.suptitle(textwrap.fill(heading, characters), x=0.01, ha="left", fontsize=11)
 
 
 def save(figure: "Figure", path: Path, **options: Any) -> None:  # noqa: ANN401
