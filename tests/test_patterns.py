@@ -1,5 +1,6 @@
 """Patterns: N of every M along the inputs, or the same number in every row."""
 
+import itertools
 import random
 
 import pytest
@@ -10,16 +11,19 @@ from hypothesis import strategies as st
 import lamplighter as ll
 
 
-def n_of_m(weight, n, m):
-    """Brute force: in each group of m inputs of a row the n largest stay; of equal ones the lower index goes."""
-    rows = weight.double().abs().reshape(weight.shape[0], -1).tolist()
-    mask = []
-    for row in rows:
-        for start in range(0, len(row), m):
-            group = range(start, start + m)
-            kept = sorted(group, key=lambda index: (row[index], index))[m - n :]
-            mask += [index in kept for index in group]
-    return torch.tensor(mask).view(weight.shape)
+def n_of_m(weight, n, m, inputs=1):
+    """Brute force: in each group of m entries along the inputs the n largest stay; of equal ones the lower index goes.
+
+    A group has the same place in all other dimensions.
+    """
+    mask = torch.zeros(weight.shape, dtype=torch.bool)
+    others = [range(size) for axis, size in enumerate(weight.shape) if axis != inputs]
+    for place in itertools.product(*others):
+        for start in range(0, weight.shape[inputs], m):
+            group = [(*place[:inputs], index, *place[inputs:]) for index in range(start, start + m)]
+            for kept in sorted(group, key=lambda index: (weight[index].abs().item(), index))[m - n :]:
+                mask[kept] = True
+    return mask
 
 
 def top_of_rows(weight, count):
@@ -80,13 +84,103 @@ def test_rows_keep_the_same_number_each(seed, sparsity, ties):
     assert all(torch.equal(masks[name], mask) for name, mask in expected.items())
 
 
-def test_transposed_weights_group_along_their_inputs():
+@pytest.mark.parametrize("kind", [torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d])
+def test_transposed_convolutions_group_along_their_inputs(kind):
     torch.manual_seed(0)
-    layer = torch.nn.ConvTranspose2d(8, 4, 3, bias=False)
-    # Stored as (inputs, outputs, height, width): the outputs are rows, so they move to the front.
-    expected = n_of_m(layer.weight.detach().transpose(0, 1).contiguous(), 2, 4).transpose(0, 1)
-    masks = ll.prune(torch.nn.Sequential(layer), 0.5, pattern="2:4")
-    assert torch.equal(masks["0.weight"], expected)
+    layer = kind(8, 3, 3, bias=False)  # stored as (inputs, outputs, kernel)
+    expected = n_of_m(layer.weight.detach(), 2, 4, inputs=0)
+    assert torch.equal(ll.prune(torch.nn.Sequential(layer), 0.5, pattern="2:4")["0.weight"], expected)
+
+
+def test_hugging_face_conv1d_groups_along_its_inputs():
+    from transformers.pytorch_utils import Conv1D
+
+    torch.manual_seed(0)
+    layer = Conv1D(5, 8)  # stored as (inputs, outputs)
+    expected = n_of_m(layer.weight.detach(), 2, 4, inputs=0)
+    assert torch.equal(ll.prune(torch.nn.Sequential(layer), 0.5, pattern="2:4")["0.weight"], expected)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d])
+def test_convolutions_group_along_their_input_channels_at_each_position(kind):
+    torch.manual_seed(0)
+    layer = kind(8, 3, 3, bias=False)
+    expected = n_of_m(layer.weight.detach(), 2, 4)
+    mask = ll.prune(torch.nn.Sequential(layer), 0.5, pattern="2:4")["0.weight"]
+    assert torch.equal(mask, expected)
+    assert (mask.unflatten(1, (2, 4)).sum(2) == 2).all()
+
+
+def test_grouped_convolutions_are_taken_as_stored():
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(16, 4, 3, groups=2, bias=False)  # stored with the 8 inputs of an output's own group
+    expected = n_of_m(layer.weight.detach(), 2, 4)
+    assert torch.equal(ll.prune(torch.nn.Sequential(layer), 0.5, pattern="2:4")["0.weight"], expected)
+
+
+def test_ties_across_kernel_positions_stay_in_their_groups():
+    mask = ll.prune({"a": torch.ones(1, 4, 2, 2)}, 0.5, pattern="2:4")["a"]
+    assert mask[0].int().flatten(1).tolist() == [[0] * 4, [0] * 4, [1] * 4, [1] * 4]
+
+
+def test_a_convolution_in_channels_last_has_the_same_groups():
+    weight = torch.randn(3, 8, 3, 3, generator=torch.Generator().manual_seed(2)).round()
+    expected = n_of_m(weight, 2, 4)
+    other = weight.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(ll.prune({"a": other}, 0.5, pattern="2:4")["a"], expected)
+
+
+def test_the_inputs_of_a_convolution_are_its_channels_and_not_the_kernel():
+    # 2 * 3 * 4 entries for each output are a multiple of 4, the two input channels are not.
+    with pytest.raises(ll.LamplighterError, match="2 inputs") as caught:
+        ll.prune({"a": torch.randn(4, 2, 3, 4), "b": torch.randn(4, 8)}, 0.5, pattern="2:4")
+    assert caught.value.hint == "leave it out: exclude='a'"
+
+
+def test_layers_that_have_no_groups_are_named_up_to_three():
+    weights = {f"l.{place}": torch.randn(4, 6) for place in range(30)} | {"z": torch.randn(4, 8)}
+    with pytest.raises(ll.LamplighterError, match=r"l\.0 has 6 inputs .* \(29 other layers likewise\)") as caught:
+        ll.prune(weights, 0.5, pattern="2:4")
+    assert caught.value.hint == "leave them out: exclude=['l.0', 'l.1', 'l.2'], and the 27 others"
+
+
+@pytest.mark.parametrize(("pattern", "sparsity"), [("row", 0.5), ("2:4", 0.5), ("1:4", 0.75)])
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 3), (0, 3, 3, 3), (3, 0, 3, 3), (4, 4, 0), (0,)])
+def test_empty_layers_take_part_in_every_pattern(pattern, sparsity, shape):
+    full = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    alone = ll.prune({"b": full.clone()}, sparsity, pattern=pattern)
+    given = {"a": torch.empty(shape), "b": full}
+    budgets = ll.allocate(given, sparsity, pattern=pattern)
+    masks = ll.prune(given, sparsity, pattern=pattern)
+    assert masks["a"].shape == shape
+    assert torch.equal(masks["b"], alone["b"])
+    assert masks.kept == budgets == {"a": 0, **alone.kept}
+    assert ll.prune(given, sparsity, pattern=pattern, masks=masks) == masks
+
+
+def test_a_vector_has_one_input_for_each_output():
+    given = {"a": torch.randn(4), "b": torch.randn(5, 4)}
+    masks = ll.prune(given, 0.2, "uniform", pattern="row")
+    assert ll.prune(given, 0.2, "uniform", pattern="row", masks=masks) == masks
+    with pytest.raises(ll.LamplighterError, match="a has 1 inputs"):
+        ll.prune(given, 0.5, pattern="2:4")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shape"), [("1:3", (400, 9999)), ("2:3", (400, 9999)), ("1:7", (7, 7)), ("3:7", (4001, 7000))]
+)
+def test_the_sparsity_that_the_hint_tells_works(pattern, shape):
+    weights = {"a": torch.ones(shape)}
+    with pytest.raises(ll.LamplighterError, match=pattern) as caught:
+        ll.allocate(weights, 0.123, pattern=pattern)
+    told = float(caught.value.hint.removeprefix("use sparsity="))
+    n, m = map(int, pattern.split(":"))
+    assert ll.allocate(weights, told, pattern=pattern) == {"a": weights["a"].numel() // m * n}
+
+
+def test_densities_that_contradict_each_other_are_told_before_the_pattern():
+    with pytest.raises(ll.LamplighterError, match="at least 24 and at most 8 weights: 16 weights too many"):
+        ll.allocate({"a": torch.randn(4, 8)}, 0.5, pattern="2:4", min_density=0.75, max_density=0.25)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,13 @@
-"""Patterns: the same count in every row, or N of every M consecutive inputs."""
+"""Patterns: the same count in every row, or N of every M consecutive inputs.
+
+A matrix (outputs, inputs) has a row for each output, and its inputs are its columns. The inputs of a convolution are
+its input channels: groups of M run along them at each position of the kernel, as sparse convolutions take them. The
+weight of a grouped convolution is taken as it is stored.
+"""
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -27,21 +33,15 @@ def parse_pattern(pattern: str) -> tuple[int, int] | None:
 
 
 def group_budgets(problem: Problem, n: int, m: int) -> dict[str, int]:
-    """N of every M inputs: the same density everywhere."""
-    budgets = {}
-    for layer, weight in problem.weights:
-        row = weight.numel() // max(weight.shape[layer.output_axis], 1)
-        if row % m:
-            raise LamplighterError(
-                f"{layer.name} has {row:,} inputs for each output, which is no multiple of {m}",
-                f"leave it out: exclude={layer.name!r}",
-            )
-        budgets[layer.name] = weight.numel() // m * n
+    """N of every M inputs: the same density everywhere. All layers must have a multiple of M inputs."""
+    _check_inputs(problem, m)
+    budgets = {layer.name: weight.numel() // m * n for layer, weight in problem.weights}
     total = sum(budgets.values())
     if problem.keep != total:
+        size = sum(problem.sizes.values())
         raise LamplighterError(
             f'pattern "{n}:{m}" keeps {total:,} weights, but the sparsity asks to keep {problem.keep:,}',
-            f"use sparsity={1 - n / m:.6g}",
+            f"use sparsity={float(Fraction(size - total, size))!r}",
         )
     for layer, weight in problem.weights:
         name, budget = layer.name, budgets[layer.name]
@@ -58,6 +58,24 @@ def group_budgets(problem: Problem, n: int, m: int) -> dict[str, int]:
                 "weights pruned earlier do not come back; densities asked for must agree with the pattern",
             )
     return budgets
+
+
+def _check_inputs(problem: Problem, m: int) -> None:
+    """An error if some layers cannot be divided into groups of m inputs; those without any entry always can."""
+    inputs = {layer.name: _inputs(weight, layer.output_axis) for layer, weight in problem.weights if weight.numel()}
+    odd = [name for name, count in inputs.items() if count % m]
+    if odd:
+        first, more = odd[0], f" ({len(odd) - 1:,} other layers likewise)" if len(odd) > 1 else ""
+        others = f", and the {len(odd) - 3:,} others" if len(odd) > 3 else ""
+        raise LamplighterError(
+            f"{first} has {inputs[first]:,} inputs for each output, which is no multiple of {m}{more}",
+            f"leave them out: exclude={odd[:3]}{others}" if more else f"leave it out: exclude={first!r}",
+        )
+
+
+def _inputs(weight: Tensor, axis: int) -> int:
+    """How many inputs a layer has for each output (at each position of the kernel); a vector has one."""
+    return weight.shape[1 - axis] if weight.dim() > 1 else 1
 
 
 def whole_rows(problem: Problem, budgets: dict[str, int]) -> dict[str, int]:
@@ -96,16 +114,27 @@ def _codes_of(tensor: Tensor) -> Tensor:
 
 
 def select_groups(tensor: Tensor, alive: Tensor | None, n: int, m: int, axis: int) -> Tensor:
-    """The packed mask that keeps the n largest of every m consecutive inputs of a row; of equals the later ones."""
-    rows, living = _rows(tensor, alive, axis)
-    keep = _largest_in_steps(rows.reshape(-1, m), None if living is None else living.reshape(-1, m), n)
-    return _packed(keep, tensor, axis)
+    """The packed mask that keeps the n largest of every m consecutive inputs of an output; of equals the later ones."""
+    codes, living = _groups(_codes_of(tensor), m, axis), None
+    if alive is not None:
+        living = _groups(bits.unpack(alive, tensor.shape), m, axis)
+    keep = _largest_in_steps(codes, living, n)
+    if tensor.dim() > 1:
+        keep = keep.view(tensor.movedim(1 - axis, -1).shape).movedim(-1, 1 - axis)
+    return bits.pack(keep)
 
 
 def fewest_alive(shape: torch.Size, alive: Tensor, m: int, axis: int) -> int:
     """How many are alive in the group of m consecutive inputs that has the fewest."""
-    groups = bits.unpack(alive, shape).movedim(axis, 0).reshape(-1, m)
+    groups = _groups(bits.unpack(alive, shape), m, axis)
     return int(groups.sum(1).min()) if len(groups) else m
+
+
+def _groups(entries: Tensor, m: int, axis: int) -> Tensor:
+    """The entries with one row for each group of m consecutive inputs, for outputs on `axis`."""
+    if entries.dim() > 1:
+        entries = entries.movedim(1 - axis, -1)
+    return entries.reshape(-1, m)
 
 
 def select_rows(tensor: Tensor, alive: Tensor | None, budget: int, axis: int) -> Tensor:
@@ -113,22 +142,19 @@ def select_rows(tensor: Tensor, alive: Tensor | None, budget: int, axis: int) ->
 
     Where the budget is not a multiple of the number of rows, the first rows keep one more.
     """
-    rows, living = _rows(tensor, alive, axis)
-    most = [rows.shape[1]] * len(rows) if living is None else living.sum(1).tolist()
+    codes, living = _rows(_codes_of(tensor), axis), None
+    if alive is not None:
+        living = _rows(bits.unpack(alive, tensor.shape), axis)
+    most = [codes.shape[1]] * len(codes) if living is None else living.sum(1).tolist()
     counts = torch.tensor(row_counts(most, budget), device=tensor.device).unsqueeze(1)
-    return _packed(_largest_in_steps(rows, living, counts), tensor, axis)
+    keep = _largest_in_steps(codes, living, counts)
+    return bits.pack(keep.view(tensor.movedim(axis, 0).shape).movedim(0, axis))
 
 
-def _rows(tensor: Tensor, alive: Tensor | None, axis: int) -> tuple[Tensor, Tensor | None]:
-    """Magnitude codes and live entries with one row for each output."""
-    rows = _codes_of(tensor).movedim(axis, 0)
-    living = None if alive is None else bits.unpack(alive, tensor.shape).movedim(axis, 0).flatten(1)
-    return rows.reshape(len(rows), -1), living
-
-
-def _packed(keep: Tensor, tensor: Tensor, axis: int) -> Tensor:
-    shape = (tensor.shape[axis], *tensor.shape[:axis], *tensor.shape[axis + 1 :])
-    return bits.pack(keep.view(shape).movedim(0, axis))
+def _rows(entries: Tensor, axis: int) -> Tensor:
+    """The entries with one row for each output."""
+    rows = entries.shape[axis]
+    return entries.movedim(axis, 0).reshape(rows, entries.numel() // max(rows, 1))
 
 
 def row_counts(alive: list[int], budget: int) -> list[int]:

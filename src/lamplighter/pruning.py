@@ -1,21 +1,22 @@
 """prune() and allocate(): layers, scores, spectra, budgets, selection and masks put together."""
 
+import reprlib
 import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor, nn
 
 from lamplighter import selection
-from lamplighter.allocation import METHODS, Method, check_bounds
+from lamplighter.allocation import METHODS, Method, check_bounds, check_order, listed
 from lamplighter.constraints import Constraints, Densities
 from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.masks import Masks
 from lamplighter.patterns import group_budgets, parse_pattern, select_pattern, whole_rows
 from lamplighter.plugins import load_function
 from lamplighter.problem import Problem, Score, pose
-from lamplighter.spectra import Spectra
 from lamplighter.targets import find_layers
 
 Weights = nn.Module | Mapping[str, Tensor]
@@ -82,10 +83,13 @@ def prune(
         masks: what an earlier round kept; nothing that it pruned comes back.
         include: globs on parameter names that replace the default choice of layers.
         exclude: globs on parameter names to leave out.
-        pattern: "row" (every output keeps the same count) or "N:M" such as "2:4" (of every M inputs N are kept).
-        min_density: the least fraction a layer keeps, for all layers or by glob.
-        max_density: the largest fraction a layer keeps, for all layers or by glob.
-        densities: fixed fractions for some layers, by glob.
+        pattern: "row" (every output keeps the same count) or "N:M" such as "2:4" (of every M consecutive inputs of a
+            matrix, or input channels of a convolution at each position of its kernel, N are kept).
+        min_density: the least fraction a layer keeps, for all layers or by name or glob. Of several entries that match
+            a layer its full name counts, or else the last glob: {"fc.weight": 0.5, "*": 0.1} asks 0.5 of `fc.weight`.
+        max_density: the largest fraction a layer keeps, for all layers or by name or glob, chosen likewise.
+        densities: fixed fractions for some layers, by name or glob, chosen likewise. `min_density` and `max_density`
+            hold for these layers too: an error says where they contradict each other, and by how many weights.
 
     >>> import torch
     >>> weights = {"w": torch.tensor([1.0, -3.0, 2.0, -4.0])}
@@ -109,24 +113,38 @@ def prune(
 
 
 def _budgets(problem: Problem, method: str | Method, pattern: str | None, constraints: Constraints) -> dict[str, int]:
+    """How many weights each layer keeps: by the pattern, or by the method within the constraints."""
     spectra, keep = problem.spectra, problem.keep
-    spectra.bounds = constraints.bounds(spectra, problem.sizes)
+    bounds = constraints.bounds(spectra, problem.sizes)
+    spectra.bounds = dict(bounds)
     allocation = _method(method)
     if pattern is not None and (groups := parse_pattern(pattern)) is not None:
+        check_order(bounds)
         budgets = group_budgets(problem, *groups)
     else:
-        check_bounds(spectra.bounds, keep, "with the densities asked for")
-        budgets = _checked(allocation(spectra, problem.shapes, keep), spectra, keep)
+        check_bounds(bounds, keep, "with the densities asked for")
+        budgets = _checked(allocation(spectra, problem.shapes, keep), bounds, keep)
+        spectra.bounds = bounds  # a method may have changed what it was given
         if pattern == "row":
             budgets = whole_rows(problem, budgets)
-    emptied = [n for n, b in budgets.items() if b == 0 and spectra[n].size]
-    if emptied and keep:
-        warnings.warn(
-            f"{len(emptied)} of {len(budgets)} layers are left without any weight: {', '.join(emptied)}",
-            LamplighterWarning,
-            stacklevel=3,
-        )
+    if keep:
+        _warn_of_emptied(problem, budgets)
     return budgets
+
+
+def _warn_of_emptied(problem: Problem, budgets: Mapping[str, int]) -> None:
+    """Warn of layers that lose their last weight; not of those that were empty, or nothing but zeros, before."""
+    emptied = [
+        layer.name
+        for layer, weight in problem.weights
+        if budgets[layer.name] == 0 and problem.spectra[layer.name].size and bool(weight.any())
+    ]
+    if emptied:
+        warnings.warn(
+            f"{len(emptied):,} of {len(budgets):,} layers are left without any weight: {listed(emptied)}",
+            LamplighterWarning,
+            stacklevel=4,  # where prune or allocate was called
+        )
 
 
 def _method(method: str | Method) -> Method:
@@ -134,8 +152,8 @@ def _method(method: str | Method) -> Method:
         return method
     if isinstance(method, str) and ":" in method:
         return load_function(method, "method")
-    if method not in METHODS:
-        near = get_close_matches(str(method).lower(), METHODS, n=1)
+    if not isinstance(method, str) or method not in METHODS:
+        near = get_close_matches(str(method).lower().replace("plus", "+"), METHODS, n=1)
         raise LamplighterError(
             f"unknown method {method!r}; the methods are {', '.join(METHODS)}",
             (f"did you mean {near[0]}? Or " if near else "") + 'pass a function, or "module:function"',
@@ -143,23 +161,25 @@ def _method(method: str | Method) -> Method:
     return METHODS[method]
 
 
-def _checked(budgets: Mapping[str, int], spectra: Spectra, keep: int) -> dict[str, int]:
+def _checked(budgets: Mapping[str, Any], bounds: Mapping[str, tuple[int, int]], keep: int) -> dict[str, int]:
     """What a method returned, in layer order; an error if it is not what a method must return."""
     hint = "a method returns {layer: how many weights it keeps}, in whole numbers that sum to `keep`"
     if not isinstance(budgets, Mapping):
         raise LamplighterError(f"the method returned a {type(budgets).__name__}, expected a mapping", hint)
-    if budgets.keys() != spectra.keys():
-        odd = sorted(budgets.keys() ^ spectra.keys())
-        raise LamplighterError(f"the method's budgets are not of the layers that count: {', '.join(odd[:3])}", hint)
-    for name, budget in budgets.items():
-        if isinstance(budget, bool) or not isinstance(budget, int):
-            raise LamplighterError(f"the method keeps {budget!r} weights of {name}, expected a whole number", hint)
-        floor, cap = spectra.bounds[name]
-        if not floor <= budget <= cap:
+    if budgets.keys() != bounds.keys():
+        odd = sorted(n if isinstance(n, str) else repr(n) for n in budgets.keys() ^ bounds.keys())
+        raise LamplighterError(f"the method's budgets are not of the layers that count: {listed(odd)}", hint)
+    checked = {}
+    for name, (floor, cap) in bounds.items():
+        if isinstance(budgets[name], bool) or not isinstance(budgets[name], Integral):
+            given = reprlib.repr(budgets[name])
+            raise LamplighterError(f"the method keeps {given} weights of {name}, expected a whole number", hint)
+        checked[name] = int(budgets[name])
+        if not floor <= checked[name] <= cap:
             raise LamplighterError(
-                f"the method keeps {budget:,} weights of {name}, expected {floor:,} to {cap:,}", hint
+                f"the method keeps {checked[name]:,} weights of {name}, expected {floor:,} to {cap:,}", hint
             )
-    total = sum(budgets.values())
+    total = sum(checked.values())
     if total != keep:
         raise LamplighterError(f"the method keeps {total:,} weights in all, expected {keep:,}", hint)
-    return {name: budgets[name] for name in spectra}
+    return checked
