@@ -338,3 +338,31 @@ def test_a_weight_whose_entries_share_memory_changes_nothing():
 def test_masks_made_of_what_is_no_mapping_of_names(mask):
     with pytest.raises(ll.LamplighterError):
         ll.Masks(mask)
+
+
+UNFIT = {
+    "on the meta device": lambda weight: weight.to("meta"),
+    "whole numbers": lambda weight: weight.to(torch.int32),
+    "quantised to eight bits": lambda weight: weight.to(torch.float8_e4m3fn),
+    "sparse": lambda weight: weight.to_sparse(),
+    "expanded": lambda weight: weight[:, :1].expand(weight.shape),
+}
+
+
+@pytest.mark.parametrize("unfit", UNFIT.values(), ids=UNFIT)
+def test_masks_are_not_applied_to_weights_of_which_one_cannot_be_pruned(unfit):
+    masks = ll.prune(weights(), 0.5)
+    given = weights()
+    whole = given["first.weight"].clone()
+    given["second.weight"] = unfit(given["second.weight"])
+    with pytest.raises(ll.LamplighterError, match=r"second\.weight"):
+        masks.apply(given)
+    assert torch.equal(given["first.weight"], whole)
+    assert masks == ll.prune(weights(), 0.5)  # the masks themselves are whole, too
+
+
+def test_masks_are_not_applied_to_a_lazy_model():
+    masks = ll.prune({"0.weight": torch.randn(3, 4)}, 0.5)
+    model = torch.nn.Sequential(torch.nn.LazyLinear(3))
+    with pytest.raises(ll.LamplighterError, match="lazy"):
+        masks.apply(model)

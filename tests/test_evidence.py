@@ -333,3 +333,29 @@ def test_a_layer_the_model_does_not_use_has_no_entry():
 
     model = Half({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     assert list(input_norms(model, [torch.ones(1, 2)])) == ["used.weight"]
+
+
+# ------------------------------------------------------------------------------------------------- include and exclude
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"include": "0.*eight"}, ["0.weight"]),
+        ({"exclude": "0.*"}, ["3.weight"]),
+        ({"include": ["*weight"], "exclude": ["1.*", "3.*"]}, ["0.weight"]),
+    ],
+)
+def test_both_collectors_take_include_and_exclude(options, expected):
+    model, batches = net().eval(), pairs()
+    norms, whole = input_norms(model, batches, **options), input_norms(model, batches)
+    assert list(norms) == expected == list(gradients(model, batches, F.cross_entropy, **options))
+    assert all(torch.equal(each, whole[name]) for name, each in norms.items())
+
+
+def test_norms_can_be_collected_of_weights_beside_others_that_cannot_be_pruned():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].register_buffer("weight_int8", torch.zeros(2, 2, dtype=torch.int8))
+    with pytest.raises(LamplighterError, match="weight_int8"):
+        input_norms(model, [torch.ones(1, 2)])
+    assert list(input_norms(model, [torch.ones(1, 2)], exclude="1.*")) == ["0.weight"]

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "lamplighter"
 # __init__ names what is public, from every stage, and stands outside.)
 STAGES = {
     "foundation": ["version", "errors", "naming", "plugins", "bits"],
-    "weights": ["modules", "candidates", "targets"],
+    "weights": ["modules", "candidates", "targets", "memory"],
     "scores": ["scores", "evidence"],
     "spectra": ["formats", "spectrum", "kernels", "kernels.cpu", "kernels.anywhere", "reading", "spectra"],
     "budgets": ["search", "ties", "allocation", "constraints"],

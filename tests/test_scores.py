@@ -4,6 +4,7 @@ import hashlib
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -87,7 +88,13 @@ def test_random_depends_on_seed_and_name():
     assert torch.equal(both["a"], importances("random", layers(a=torch.zeros(50)), 0)["a"])
 
 
-@pytest.mark.parametrize("wrong", [1.5, "0", {"w": 1}, True])
+@pytest.mark.parametrize("seed", [np.int64(3), np.uint8(3)], ids=lambda seed: type(seed).__name__)
+def test_random_takes_numpys_integers_as_it_takes_pythons(seed):
+    weights = layers(w=torch.zeros(9))
+    assert torch.equal(importances("random", weights, seed)["w"], importances("random", weights, 3)["w"])
+
+
+@pytest.mark.parametrize("wrong", [1.5, "0", {"w": 1}, True, np.bool_(True), np.float64(3)])
 def test_random_takes_an_integer_seed(wrong):
     with pytest.raises(LamplighterError, match="takes a seed"):
         importances("random", layers(w=torch.zeros(3)), wrong)
@@ -186,7 +193,32 @@ def test_a_users_function_gets_name_weight_and_evidence():
     found = importances(score, layers(w=weight), evidence)
     assert found["w"].tolist() == [9.0, 16.0]
     assert [(name, given) for name, _, given in seen] == [("w", evidence)]
-    assert seen[0][1].data_ptr() == weight.data_ptr()
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.abs_, lambda weight: weight.zero_() + 1], ids=["abs_", "zero_"])
+def test_a_users_function_cannot_change_the_model(change):
+    model = nn.Linear(4, 3)
+    before = model.weight.detach().clone()
+    importances(lambda name, weight, evidence: change(weight), find_layers(model))
+    assert torch.equal(model.weight, before)
+    stack = torch.randn(2, 3, 4)
+    before = stack.clone()
+    importances(lambda name, weight, evidence: change(weight), layers(**{"mlp.experts.down_proj": stack}))
+    assert torch.equal(stack, before)
+
+
+def test_a_users_function_gets_a_weight_without_a_graph():
+    found = []
+    importances(lambda name, weight, evidence: found.append(weight) or weight.abs(), find_layers(nn.Linear(4, 3)))
+    assert not found[0].requires_grad
+
+
+def test_the_exception_of_a_users_function_stays_its_own():
+    def failing(name, weight, evidence):
+        return evidence[name]
+
+    with pytest.raises(KeyError, match=r"^'w'$"):
+        importances(failing, layers(w=torch.ones(2)), {})
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool], ids=str)
@@ -214,7 +246,7 @@ def test_an_importance_with_a_graph_is_detached():
         (lambda weight: weight * float("nan"), "NaN or infinite"),
         (lambda weight: weight / 0, "NaN or infinite"),
         (lambda weight: weight.double() * 1e200, "NaN or infinite"),
-        (lambda weight: weight.to(torch.complex64), "complex64, expected real"),
+        (lambda weight: weight.to(torch.complex64), r"complex64, expected real numbers\nhint: .*abs\(\)"),
     ],
 )
 def test_a_wrong_importance_is_refused_naming_layer_and_score(wrong, said):
@@ -243,6 +275,7 @@ def test_a_score_can_be_named_as_module_and_function(monkeypatch):
         "no_such_module_here:f": "cannot import 'no_such_module_here'",
         ":f": "does not name a module and a function",
         "plugin_of_mine:": "does not name a module and a function",
+        ".plugin_of_mine:square": "does not name a module and a function",
     }.items():
         with pytest.raises(LamplighterError, match=said):
             importances(wrong, layers(w=torch.ones(1)))
@@ -257,7 +290,7 @@ def test_an_unknown_score_names_the_known_ones_and_the_nearest(wrong, near):
     assert caught.value.hint == f"did you mean '{near}'?"
 
 
-@pytest.mark.parametrize("wrong", [None, 3, ["magnitude"]])
+@pytest.mark.parametrize("wrong", [None, 3, ["magnitude"], np.ones(2)])
 def test_a_score_must_be_a_name_or_a_function(wrong):
     with pytest.raises(LamplighterError, match="expected a name or a function"):
         importances(wrong, layers(w=torch.ones(1)))

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+import lamplighter as ll
 from lamplighter.errors import LamplighterError, LamplighterWarning
-from lamplighter.naming import compile_glob, is_expert_stack, is_prunable_name
+from lamplighter.naming import compile_glob, is_expert_stack, is_prunable_name, listed
 from lamplighter.targets import Layer, find_layers, find_named, natural_key
 
 
@@ -521,6 +522,33 @@ def test_computed_weights_are_left_out_with_one_warning_that_names_them(build, i
     assert "a.weight, b.weight" in str(caught[0].message)
 
 
+def test_the_warning_of_left_out_weights_points_at_the_users_line():
+    model = nn.Sequential(parametrized(), nn.Linear(3, 3))
+    batches = [torch.ones(1, 3)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        ll.allocate(model, 0.5)
+        ll.prune(model, 0.5)
+        ll.input_norms(model, batches)
+        find_layers(model)
+    assert [each.filename for each in caught] == [__file__] * 4
+    first = caught[0].lineno
+    assert [each.lineno for each in caught] == [first, first + 1, first + 2, first + 3]
+
+
+def test_the_warning_of_left_out_weights_names_three_at_most():
+    model = nn.Sequential(*(parametrized() for _ in range(30)), nn.Linear(3, 3))
+    with pytest.warns(LamplighterWarning) as caught:
+        names(model)
+    assert "parameters: 0.weight, 1.weight, 2.weight and 27 more (" in str(caught[0].message)
+    with pytest.raises(LamplighterError, match=r"others \(0\.weight, 1\.weight, 2\.weight and 27 more\)"):
+        names(model[:30])
+
+
+def test_three_names_are_listed_in_full_and_a_fourth_is_counted():
+    assert [listed(list("abcd")[:count]) for count in range(5)] == ["", "a", "a, b", "a, b, c", "a, b, c and 1 more"]
+
+
 def test_parametrized_biases_are_nobodys_concern():
     model = nn.Sequential(nn.Linear(3, 3))
     parametrize.register_parametrization(model[0], "bias", nn.Identity())
@@ -603,6 +631,135 @@ def test_quantised_weights_held_as_buffers_are_refused():
 
     with pytest.raises(LamplighterError, match=r"'0\.qweight' is stored as torch\.int32"):
         find_layers(nn.Sequential(Quantised(), nn.Linear(2, 2)))
+
+
+class Holding(nn.Module):
+    """A layer whose weight is a buffer, with its scales, as 8-bit inference has it."""
+
+    def __init__(self, name, dtype, shape=(2, 2)):
+        super().__init__()
+        self.register_buffer(name, torch.zeros(shape).to(dtype))
+        self.register_buffer("scales", torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("weight", each) for each in (torch.int8, torch.uint8, torch.int32, torch.float8_e4m3fn, torch.float8_e5m2)]
+    + [("W_q", torch.uint8), ("W_q", torch.int32), ("weight_q", torch.int8), ("int_weight", torch.int16)],
+    ids=str,
+)
+def test_a_weight_held_in_a_small_format_is_refused_beside_float_layers(name, dtype):
+    model = nn.ModuleDict({"packed": Holding(name, dtype), "plain": nn.Linear(2, 2)})
+    with pytest.raises(LamplighterError, match=rf"'packed\.{name}' is stored as {dtype}") as caught:
+        find_layers(model)
+    assert f"exclude='packed.{name}'" in caught.value.hint
+    assert names(model, exclude="packed.*") == ["plain.weight"]
+    assert names(model, include="plain.weight") == ["plain.weight"]
+
+
+def test_a_packed_weight_is_refused_whether_it_is_a_parameter_or_a_buffer():
+    model = nn.ModuleDict({"packed": nn.Module(), "linear": nn.Linear(2, 2)})
+    model["packed"].W_q = nn.Parameter(torch.zeros(2, 2, dtype=torch.uint8), requires_grad=False)
+    model["linear"].register_buffer("weight_int8", torch.zeros(2, 2, dtype=torch.int8))
+    with pytest.raises(LamplighterError, match=r"'packed\.W_q' is stored as torch\.uint8"):
+        find_layers(model, exclude="linear.weight_int8")
+    with pytest.raises(LamplighterError, match=r"'linear\.weight_int8' is stored as torch\.int8"):
+        find_layers(model, exclude="packed.*")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    [
+        ("weight", torch.float32, (2, 2)),
+        ("weight", torch.int64, (2, 2)),
+        ("weight", torch.bool, (2, 2)),
+        ("weight", torch.int32, (4,)),
+        ("weight_mask", torch.uint8, (2, 2)),
+        ("weight_zero_point", torch.int8, (2, 1)),
+        ("weight_scale", torch.float8_e4m3fn, (2, 1)),
+        ("spectral_weight", torch.complex64, (2, 2)),
+        ("index", torch.int32, (2, 2)),
+    ],
+    ids=str,
+)
+def test_buffers_that_are_no_packed_weights_are_nobodys_concern(name, dtype, shape):
+    assert names(nn.Sequential(Holding(name, dtype, shape), nn.Linear(2, 2))) == ["1.weight"]
+    linear = nn.Linear(2, 2)
+    linear.register_buffer("old_" + name, torch.zeros(shape).to(dtype))
+    assert names(linear) == ["weight"]
+
+
+def test_packed_embeddings_are_left_alone_as_others_are():
+    class Int8Embedding(Holding):
+        pass
+
+    table = nn.Embedding(3, 2)
+    table.register_buffer("weight_q", torch.zeros(3, 2, dtype=torch.int8))
+    model = nn.ModuleDict({"a": Int8Embedding("weight", torch.int8), "b": table, "c": nn.Linear(2, 2)})
+    model["embed_tokens"] = Holding("W_q", torch.uint8)
+    assert names(model) == ["c.weight"]
+    assert not is_prunable_name("embed_tokens.weight", (8, 2), torch.int8)
+    assert not is_prunable_name("embed_tokens.W_q", (8, 2), torch.uint8)
+
+
+def quantised(model, *kinds):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(model, set(kinds), torch.qint8)
+
+
+needs_packing = pytest.mark.skipif(
+    not {"fbgemm", "x86", "qnnpack", "onednn"} & set(torch.backends.quantized.supported_engines),
+    reason="this build of torch does not quantise",
+)
+
+
+@needs_packing
+def test_dynamically_quantised_layers_are_refused_by_name():
+    model = quantised(nn.Sequential(nn.Conv1d(2, 3, 1), nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear)
+    with pytest.raises(
+        LamplighterError, match=r"'1\.weight' is packed inside a torch\.ao\.nn\.quantized.*Linear"
+    ) as caught:
+        find_layers(model, exclude="2.weight")
+    assert "exclude='1.weight'" in caught.value.hint
+    assert names(model, exclude=["1.*", "2.*"]) == ["0.weight"]
+    assert names(model, include="0.weight") == ["0.weight"]
+    assert list(find_named(model, ["0.weight", "1.weight"])) == ["0.weight"]
+
+
+@needs_packing
+def test_a_model_that_is_quantised_altogether_is_refused_not_called_empty():
+    for model, name in (
+        (quantised(nn.Sequential(nn.Linear(4, 4)), nn.Linear), r"0\.weight"),
+        (quantised(nn.Sequential(nn.Linear(4, 4)), nn.Linear)[0], "weight"),
+    ):
+        with pytest.raises(LamplighterError, match=f"layer '{name}' is packed inside"):
+            find_layers(model)
+
+
+@needs_packing
+def test_quantised_recurrent_layers_and_embeddings_are_left_alone_as_float_ones_are():
+    assert names(quantised(nn.Sequential(nn.LSTM(3, 4), nn.Linear(4, 4)), nn.LSTM)) == ["1.weight"]
+    table = torch.ao.nn.quantized.Embedding(3, 4, dtype=torch.quint8)
+    assert names(nn.Sequential(table, nn.Linear(4, 4))) == ["1.weight"]
+
+
+@pytest.mark.parametrize("packing", [object, nn.Module])
+def test_a_layer_of_another_library_that_packs_as_torch_does_is_refused(packing):
+    layer = nn.Module()
+    layer._packed_params = packing()
+    with pytest.raises(LamplighterError, match=r"'0\.weight' is packed inside a torch\.nn\.modules\.module\.Module"):
+        find_layers(nn.Sequential(layer, nn.Linear(2, 2)))
+
+
+def test_packed_convolutions_are_known_by_their_class():
+    class Conv2d(nn.Module):
+        def weight(self):
+            raise NotImplementedError
+
+    Conv2d.__module__ = "torch.ao.nn.intrinsic.quantized.modules.conv_relu"
+    with pytest.raises(LamplighterError, match=r"'0\.weight' is packed inside a torch\.ao\.nn\.intrinsic"):
+        find_layers(nn.Sequential(Conv2d(), nn.Linear(2, 2)))
 
 
 def test_torch_quantised_and_sparse_tensors_are_refused():

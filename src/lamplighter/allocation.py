@@ -10,6 +10,7 @@ from fractions import Fraction
 from numbers import Rational, Real
 
 from lamplighter.errors import LamplighterError
+from lamplighter.naming import listed
 from lamplighter.search import Ranking, keep_best, lamp_stretch, magnitude_stretch
 from lamplighter.spectra import Spectra
 from lamplighter.ties import settle_equals, settle_lamp
@@ -153,16 +154,6 @@ def _scale(shares: Mapping[str, Fraction], bounds: Mapping[str, tuple[int, int]]
         below, above = (middle, above) if total(turns[middle]) <= keep else (below, middle)
     start, end = total(turns[below]), total(turns[above])
     return turns[below] + (turns[above] - turns[below]) * (keep - start) / (end - start)
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are.
-
-    >>> listed(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
 
 
 def check_order(bounds: Mapping[str, tuple[int, int]]) -> None:

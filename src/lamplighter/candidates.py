@@ -13,8 +13,10 @@ from lamplighter.modules import (
     inputs_first,
     join,
     kind_of,
+    kind_of_packing,
     named_modules,
     packed_buffers,
+    packs_weight,
     stack_output_axis,
 )
 from lamplighter.naming import is_expert_stack, natural_key
@@ -22,13 +24,18 @@ from lamplighter.naming import is_expert_stack, natural_key
 
 @dataclass(eq=False)
 class Candidate:
-    """A parameter that could be chosen, under every name it has, and what its holders say it is."""
+    """A parameter that could be chosen, under every name it has, and what its holders say it is.
+
+    A weight that its module keeps packed has no tensor: an empty one stands for it, and `packed_in` names the module's
+    class.
+    """
 
     parameter: Tensor
     names: list[str] = field(default_factory=list)
     kinds: set[str] = field(default_factory=set)
     output_axis: int = 0
     computed: bool = False
+    packed_in: str = ""
 
     @property
     def prunable(self) -> bool:
@@ -69,7 +76,10 @@ def _survey_mapping(weights: Mapping[object, object]) -> list[Candidate]:
 def _survey_module(model: nn.Module) -> list[Candidate]:
     found: dict[object, Candidate] = {}
     computed: list[Candidate] = []
+    packed: list[Candidate] = []
     for path, module in named_modules(model):
+        if packs_weight(path, module):
+            packed.append(_packed_candidate(path, module))
         hidden = computed_weights(module)
         for name, sources in hidden.items():
             names = [join(path, each) for each in (name, *sources)]
@@ -86,7 +96,13 @@ def _survey_module(model: nn.Module) -> list[Candidate]:
             _note(
                 candidate, kind, stack_output_axis(name, module._parameters) if stacked else int(inputs_first(module))
             )
-    return [*found.values(), *computed]
+    return [*found.values(), *computed, *packed]
+
+
+def _packed_candidate(path: str, module: nn.Module) -> Candidate:
+    kind = type(module)
+    names, kinds = [join(path, "weight")], {kind_of_packing(module)}
+    return Candidate(torch.empty(0), names, kinds, packed_in=f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _note(candidate: Candidate, kind: str, output_axis: int) -> None:

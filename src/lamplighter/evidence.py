@@ -46,6 +46,9 @@ def gradients(
     >>> gradients(model, [(torch.tensor([[1.0, 2.0]]), None)], lambda output, target: output.sum())
     {'weight': tensor([[1., 2.]])}
     """
+    _check_model(model, "gradients")
+    _check_batches(batches)
+    _check_loss(loss)
     weights = {layer.parameter_name: layer.parameter for layer in find_layers(model, include, exclude)}
     inner, parameters = unwrap(model), list(weights.values())
     count = 0
@@ -61,7 +64,13 @@ def gradients(
     return {name: total.div_(count) for name, total in zip(weights, sums, strict=True)}
 
 
-def input_norms(model: nn.Module, batches: Iterable[Any]) -> dict[str, Tensor]:
+def input_norms(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    include: str | Iterable[str] | None = None,
+    exclude: str | Iterable[str] | None = None,
+) -> dict[str, Tensor]:
     """The L2 norm of every input feature over all batches and positions: what score "wanda" needs.
 
     A batch is the model's input, a list or tuple that begins with it, or a mapping of the model's keyword arguments.
@@ -73,6 +82,8 @@ def input_norms(model: nn.Module, batches: Iterable[Any]) -> dict[str, Tensor]:
     Args:
         model: the model.
         batches: calibration data, one batch after the other.
+        include: as for `prune`.
+        exclude: as for `prune`.
 
     Returns:
         parameter name -> norms, float32, shaped to broadcast against the weight: (in,) for a Linear,
@@ -81,7 +92,9 @@ def input_norms(model: nn.Module, batches: Iterable[Any]) -> dict[str, Tensor]:
     >>> input_norms(nn.Linear(2, 1), [torch.tensor([[3.0, 1.0], [4.0, 1.0]])])
     {'weight': tensor([5.0000, 1.4142])}
     """
-    weights = {id(layer.parameter): layer.parameter_name for layer in find_layers(model)}
+    _check_model(model, "input_norms")
+    _check_batches(batches)
+    weights = {id(layer.parameter): layer.parameter_name for layer in find_layers(model, include, exclude)}
     inner = unwrap(model)
     squares: dict[str, Tensor] = {}
     handles: list[RemovableHandle] = []
@@ -207,6 +220,31 @@ def _requiring_grad(parameters: list[Tensor]) -> Iterator[None]:
 
 def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
+
+
+def _check_model(model: object, collector: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise LamplighterError(
+            f"{collector} got a {type(model).__name__} as its model, expected a Module",
+            "pass the model that holds the weights: evidence is collected by running it",
+        )
+
+
+def _check_batches(batches: object) -> None:
+    # A loader of the user's own may have __getitem__ alone; iterating over a mapping would give its keys.
+    if isinstance(batches, str | Mapping) or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise LamplighterError(
+            f"batches is a {type(batches).__name__}, expected batches one after the other",
+            "pass a list or a loader; for a single batch, [batch]",
+        )
+
+
+def _check_loss(loss: object) -> None:
+    if not callable(loss):
+        raise LamplighterError(
+            f"loss is a {type(loss).__name__}, expected a function",
+            "pass a loss(output, target), such as torch.nn.functional.cross_entropy, or a loss(model, batch)",
+        )
 
 
 def _check_not_empty(count: int) -> None:

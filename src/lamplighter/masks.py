@@ -13,6 +13,8 @@ from lamplighter.errors import LamplighterError
 from lamplighter.holding import Hold
 from lamplighter.mask_files import read_masks, write_masks
 from lamplighter.mask_table import as_html, as_text
+from lamplighter.memory import check_memory
+from lamplighter.naming import listed
 from lamplighter.targets import Layer, find_named, natural_key
 
 
@@ -201,6 +203,8 @@ class Masks(Mapping[str, Tensor]):
 
     def _layers_of(self, weights_or_model: nn.Module | Mapping[str, Tensor]) -> dict[str, Layer]:
         layers = find_named(weights_or_model, self._packed)
+        for name, layer in layers.items():
+            check_memory(name, layer.weight)
         found = {name: tuple(layer.weight.shape) for name, layer in layers.items()}
         if found != self.shapes:
             raise LamplighterError(
@@ -224,13 +228,8 @@ class Masks(Mapping[str, Tensor]):
 def _difference(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> str:
     missing, extra = [n for n in expected if n not in found], [n for n in found if n not in expected]
     if missing:
-        return f"{_some(missing)} not found"
+        return f"{listed(missing)} not found"
     if extra:
-        return f"no mask for {_some(extra)}"
+        return f"no mask for {listed(extra)}"
     name = next(n for n in expected if expected[n] != found[n])
     return f"{name} has shape {found[name]}, its mask {expected[name]}"
-
-
-def _some(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:3])
-    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3:,} more"

@@ -58,12 +58,11 @@ def kind_of(path: str, module: nn.Module, name: str, tensor: Tensor) -> str:
     Known module types decide; a parameter of any other module is judged by its name and shape, and by the name of the
     module's class, which speaks as the path does.
     """
-    if not is_lazy(tensor) and is_packed(name, tensor.dtype):
-        return "matrix"
+    packed = not is_lazy(tensor) and is_packed(name, tensor.shape, tensor.dtype)
     if isinstance(module, nn.Linear | _ConvNd) or is_hf_conv1d(module):
-        return "matrix" if name == "weight" else "other"
+        return "matrix" if name == "weight" or packed else "other"
     if isinstance(module, nn.MultiheadAttention):
-        return "matrix" if name in ATTENTION_MATRICES else "other"
+        return "matrix" if name in ATTENTION_MATRICES or packed else "other"
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return "embedding"
     if isinstance(module, _NEVER) or is_lazy(tensor):
@@ -94,7 +93,27 @@ def computed_weights(module: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 def packed_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     """Quantised weights kept as buffers: found in order to be refused, lest the rest be pruned without them."""
-    return [(name, buffer) for name, buffer in module.named_buffers(recurse=False) if is_packed(name, buffer.dtype)]
+    return [
+        (name, buffer)
+        for name, buffer in module.named_buffers(recurse=False)
+        if not is_lazy(buffer) and is_packed(name, buffer.shape, buffer.dtype)
+    ]
+
+
+def packs_weight(path: str, module: nn.Module) -> bool:
+    """Whether a module of `torch.ao.quantization` keeps its weight packed, where there is no tensor to be found."""
+    if path.rpartition(".")[2] == "_packed_params":  # the part of a quantised Linear that is found with it
+        return False
+    if "_packed_params" in module.__dict__ or "_packed_params" in module._modules:
+        return True
+    homes = [kind.__module__ for kind in type(module).__mro__]
+    quantised = any(home.startswith("torch.ao.nn.") and "quantized" in home.split(".") for home in homes)
+    return quantised and callable(getattr(module, "weight", None))
+
+
+def kind_of_packing(module: nn.Module) -> str:
+    """What the packed weight of a module is, told by the name of its class: "embedding" or "matrix"."""
+    return "embedding" if is_embedding_name(f"{type(module).__name__}.weight") else "matrix"
 
 
 def stack_output_axis(name: str, tensors: Mapping[str, Tensor | None]) -> int:

@@ -30,7 +30,13 @@ _COMPUTING_WORDS = frozenset(
 _NORM_WORDS = frozenset({"ln", "bn", "gn", "grn"})
 # What quantisers call a weight that several entries share one integer of.
 _PACKED = frozenset({"qweight", "weight_packed"})
+# What stands beside a weight under a name that contains its own, as `weight_zero_point` does; and recurrent weights.
+_COMPANIONS = frozenset(
+    {"mask", "masks", "scale", "scales", "zero", "zeros", "point", "points", "idx", "index", "indices", "shape", "bits"}
+    | {"ih", "hh"}
+)
 _NEVER_WEIGHTS = frozenset({torch.bool, torch.int64})
+_PLAIN_FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 
 
 def natural_key(name: str) -> tuple[tuple[int | str, ...], str]:
@@ -80,6 +86,16 @@ def closest(wanted: str, known: Iterable[str]) -> str:
     return f"the names are {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "there are no names"
 
 
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first few of some names, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def is_embedding_name(name: str) -> bool:
     """Whether a parameter is by its name a table that is looked up or added, not a matrix that is multiplied with.
 
@@ -127,16 +143,31 @@ def is_prunable_name(name: str, shape: Sequence[int], dtype: torch.dtype) -> boo
     path = name.split(".")
     if dtype in _NEVER_WEIGHTS:
         return False
-    if is_expert_stack(name, shape) or is_packed(name, dtype):
+    if is_expert_stack(name, shape) or _is_packed_format(path[-1], dtype):
         return True
+    if is_packed(name, shape, dtype):
+        path[-1] = "weight"
     if path[-1] not in _MATRICES or not 2 <= len(shape) <= 5 or _is_norm(path):
         return False
-    return len(shape) > 3 or not is_embedding_name(name)
+    return len(shape) > 3 or not is_embedding_name(".".join(path))
 
 
-def is_packed(name: str, dtype: torch.dtype) -> bool:
-    """Whether a tensor is by its name and dtype a weight stored quantised, several entries to an integer."""
+def is_packed(name: str, shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether a tensor is by its name, shape and dtype a weight stored quantised: packed, or with scales elsewhere.
+
+    >>> is_packed("fc.weight", (4, 4), torch.int8), is_packed("fc.weight_zero_point", (4, 1), torch.int8)
+    (True, False)
+    """
     leaf = name.rpartition(".")[2]
+    if _is_packed_format(leaf, dtype):
+        return True
+    if len(shape) < 2 or dtype in _PLAIN_FLOATS or dtype in _NEVER_WEIGHTS or dtype.is_complex:
+        return False
+    return leaf == "W_q" or ("weight" in leaf.lower() and not _words(leaf) & _COMPANIONS)
+
+
+def _is_packed_format(leaf: str, dtype: torch.dtype) -> bool:
+    """Whether this is a name that only quantisers use."""
     return not dtype.is_floating_point and (leaf in _PACKED or (leaf.endswith("_proj_blocks") and dtype == torch.uint8))
 
 

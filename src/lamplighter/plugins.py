@@ -19,7 +19,7 @@ def load_function(reference: str, option: str) -> Callable[..., Any]:
     3.0
     """
     module_name, _, function_name = reference.partition(":")
-    if not module_name or not function_name:
+    if not module_name or not function_name or module_name.startswith("."):
         raise LamplighterError(f"{option} {reference!r} does not name a module and a function", "write module:function")
     try:
         module = importlib.import_module(module_name)

@@ -9,6 +9,7 @@ from torch import Tensor
 from lamplighter.constraints import checked_fraction
 from lamplighter.errors import LamplighterError
 from lamplighter.masks import Masks
+from lamplighter.memory import check_apart, check_memory
 from lamplighter.reading import Tensors
 from lamplighter.scores import importances
 from lamplighter.spectra import Spectra
@@ -57,7 +58,8 @@ def pose(
         masks.check_layers(layers)
     weights = [(layer, layer.weight) for layer in layers]
     for layer, weight in weights:
-        _check_memory(layer.name, weight)
+        check_memory(layer.name, weight)
+    check_apart(weights)
     scores = importances(score, layers, evidence)
     tensors = {layer.name: weight if score == "magnitude" else scores[layer.name] for layer, weight in weights}
     alive = {} if masks is None else {n: bits.to(tensors[n].device) for n, bits in masks.packed.items()}
@@ -69,16 +71,6 @@ def pose(
     if keep > living:
         raise LamplighterError(
             f"sparsity {sparsity} keeps {keep:,} of {total:,} weights, but only {living:,} are still alive",
-            f"weights pruned earlier do not come back: ask for a sparsity of at least {1 - living / total:.6g}",
+            f"weights pruned earlier do not come back: ask for a sparsity of at least {1 - living / total!r}",
         )
     return Problem(weights, source, spectra, keep)
-
-
-def _check_memory(name: str, weight: Tensor) -> None:
-    """An error for weights that cannot be set one by one."""
-    if any(size > 1 and stride == 0 for size, stride in zip(weight.shape, weight.stride(), strict=True)):
-        raise LamplighterError(f"entries of {name} share memory (an expanded tensor)", "pass a copy: tensor.clone()")
-    if hasattr(weight, "placements"):
-        raise LamplighterError(
-            f"{name} is a DTensor, sharded over devices, which is not supported yet", "prune before sharding the model"
-        )

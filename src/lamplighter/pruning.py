@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from lamplighter import selection
-from lamplighter.allocation import METHODS, Method, check_bounds, check_order, listed
+from lamplighter.allocation import METHODS, Method, check_bounds, check_order
 from lamplighter.constraints import Constraints, Densities
 from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.masks import Masks
+from lamplighter.naming import listed
 from lamplighter.patterns import group_budgets, parse_pattern, select_pattern, whole_rows
 from lamplighter.plugins import load_function
 from lamplighter.problem import Problem, Score, pose

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lamplighter.errors import LamplighterError
 from lamplighter.kernels import Run, kernels_for
+from lamplighter.naming import listed
 from lamplighter.spectrum import Spectrum, add
 
 T = TypeVar("T")
@@ -44,9 +45,9 @@ class Tensors:
         summed = {name: add(spectra) for name, spectra in parts.items()}
         broken = {name: s.nonfinite for name, s in summed.items() if s.nonfinite}
         if broken:
-            listed = ", ".join(f"{name} ({count:,})" for name, count in broken.items())
+            counted = [f"{name} ({count:,})" for name, count in broken.items()]
             raise LamplighterError(
-                f"NaN or infinite values in {listed}: they have no rank",
+                f"NaN or infinite values in {listed(counted)}: they have no rank",
                 "find out where they come from, or leave these layers out with exclude=[...]",
             )
         return summed

@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -27,7 +28,8 @@ def importances(score: str | Callable[..., Any], layers: Iterable[Layer], eviden
     Magnitude is the weight itself, in its own dtype and memory; every other score is float32, finite and non-negative.
 
     Args:
-        score: the name of a score, a function `(name, weight, evidence) -> importance`, or "module:function".
+        score: the name of a score, a function `(name, weight, evidence) -> importance`, or "module:function". A
+            function is given a copy of the weight, so that nothing it does can change the model.
         layers: the layers that count.
         evidence: what the score needs beside the weights.
 
@@ -41,9 +43,9 @@ def importances(score: str | Callable[..., Any], layers: Iterable[Layer], eviden
 
 def find_score(score: str | Callable[..., Any]) -> Score:
     """The function of a layer and evidence that `score` means; its results are checked."""
-    if score == "magnitude":
-        return magnitude
     if isinstance(score, str):
+        if score == "magnitude":
+            return magnitude
         function = SCORES[score] if score in SCORES else _of_the_user(_load(score))
         label = score
     elif callable(score):
@@ -66,7 +68,7 @@ def random(layer: Layer, evidence: object) -> Tensor:
     Evidence is the seed, 0 if there is none.
     """
     seed = 0 if evidence is None else evidence
-    if not isinstance(seed, int) or isinstance(seed, bool):
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise LamplighterError(
             f"score 'random' takes a seed as its evidence, got a {type(seed).__name__}",
             "pass evidence=0, or any integer",
@@ -76,7 +78,7 @@ def random(layer: Layer, evidence: object) -> Tensor:
     flat = result.view(-1)
     for start in range(0, flat.numel(), _CHUNK):
         stop = min(start + _CHUNK, flat.numel())
-        flat[start:stop] = random_values(layer.name, start, stop, seed, weight.device)
+        flat[start:stop] = random_values(layer.name, start, stop, int(seed), weight.device)
     return result
 
 
@@ -142,7 +144,8 @@ def _load(score: str) -> Callable[..., Any]:
 
 
 def _of_the_user(function: Callable[..., Any]) -> Score:
-    return lambda layer, evidence: function(layer.name, layer.weight, evidence)
+    # A copy: an in-place operation on the live weights would change the model, even from `allocate`.
+    return lambda layer, evidence: function(layer.name, layer.weight.clone(), evidence)
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
@@ -191,7 +194,10 @@ def _checked(importance: object, layer: Layer, score: str) -> Tensor:
             "return one number for each weight",
         )
     if importance.is_complex():
-        raise LamplighterError(f"{where}: the importance is {importance.dtype}, expected real numbers")
+        raise LamplighterError(
+            f"{where}: the importance is {importance.dtype}, expected real numbers",
+            "return its absolute value: importance.abs()",
+        )
     importance = importance.detach().to(weight.device, torch.float32)
     if not bool(importance.isfinite().all()):
         raise LamplighterError(

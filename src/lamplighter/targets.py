@@ -1,5 +1,6 @@
 """Which weights are prunable, and what a layer is."""
 
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lamplighter.candidates import Candidate, survey
 from lamplighter.errors import LamplighterError, LamplighterWarning
-from lamplighter.naming import closest, compile_glob, is_prunable_name, natural_key, read_globs
+from lamplighter.naming import closest, compile_glob, is_prunable_name, listed, natural_key, read_globs
 
 __all__ = ["Layer", "find_layers", "find_named", "is_prunable_name", "natural_key"]
 
@@ -69,7 +70,8 @@ def find_layers(
     unless `include` chooses them. A weight shared by several modules counts once, under the first of its names in the
     order of `named_parameters()`; globs match any of its names. `requires_grad` plays no part. Weights computed from
     others (`torch.nn.utils.parametrize`, `weight_norm`, `torch.nn.utils.prune`) are left out with a warning.
-    `torch.compile`, `DistributedDataParallel` and `DataParallel` are looked through.
+    Quantised weights are refused unless excluded. `torch.compile`, `DistributedDataParallel` and `DataParallel` are
+    looked through.
 
     Of a Mapping: every entry, expert stacks split as above. Entries that are one tensor in memory count once, under the
     first of their names. Nothing says which axis is which, so outputs are taken to be on the first of a matrix.
@@ -88,26 +90,32 @@ def find_layers(
     computed = sorted({offer.layer.name for offer in chosen if offer.source.computed}, key=natural_key)
     if not layers:
         raise _nothing_prunable(weights_or_model, offers, computed, chose=include is not None or exclude is not None)
-    for layer in {id(layer.parameter): layer for layer in reversed(layers)}.values():
-        _check_usable(layer)
+    for offer in {id(offer.layer.parameter): offer for offer in reversed(chosen) if not offer.source.computed}.values():
+        _check_usable(offer.layer, offer.source.packed_in)
     if computed:
         warnings.warn(
-            f"left out, because they are computed from other parameters: {', '.join(computed)} "
+            f"left out, because they are computed from other parameters: {listed(computed)} "
             "(to prune them, make them plain parameters first)",
             LamplighterWarning,
-            stacklevel=2,
+            stacklevel=1 + _frames_of_our_own(),
         )
     return sorted(layers, key=lambda layer: natural_key(layer.name))
 
 
 def find_named(weights_or_model: nn.Module | Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Layer]:
-    """The layers of these names; names that a model does not have are absent, weights computed from others too."""
+    """The layers of these names; names that a model does not have are absent, weights computed from others too.
+
+    An error for a weight that cannot be read: lazy, on the meta device, quantised.
+    """
     known: dict[str, Layer] = {}
     for candidate in survey(weights_or_model):
-        for offer in () if candidate.computed else _offers_of(candidate):
+        for offer in () if candidate.computed or candidate.packed_in else _offers_of(candidate):
             suffix = "" if offer.layer.expert is None else f"[{offer.layer.expert}]"
             known |= {name + suffix: offer.layer for name in candidate.names}
-    return {name: known[name] for name in names if name in known}
+    found = {name: known[name] for name in names if name in known}
+    for layer in {id(layer.parameter): layer for layer in found.values()}.values():
+        _check_usable(layer, "")
+    return found
 
 
 def _offers_of(candidate: Candidate) -> list[_Offer]:
@@ -147,8 +155,21 @@ def _matching(patterns: list[str], offers: list[_Offer], option: str) -> list[_O
     return [offer for offer in offers if offer.layer.name in matched]
 
 
-def _check_usable(layer: Layer) -> None:
+def _frames_of_our_own() -> int:
+    """How many calls inside this package led to the caller of this function: so deep does a user's call lie.
+
+    A warning that points at the user's line is shown once for each such line; one that points at ours, once in all.
+    """
+    frame, count = sys._getframe(1), 0
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def _check_usable(layer: Layer, packed_in: str) -> None:
     tensor = layer.parameter
+    if packed_in:
+        raise _unsupported(layer, f"packed inside a {packed_in}")
     if is_lazy(tensor):
         raise LamplighterError(
             f"layer {layer.name!r} has no shape yet: its module is lazy", "run the model on one batch before pruning it"
@@ -183,20 +204,20 @@ def _nothing_prunable(
     kind = type(weights_or_model).__name__
     if computed:
         return LamplighterError(
-            f"nothing to prune in {kind}: all chosen weights are computed from others ({', '.join(computed)})",
+            f"nothing to prune in {kind}: all chosen weights are computed from others ({listed(computed)})",
             "make them plain parameters first (torch.nn.utils.parametrize.remove_parametrizations, "
             "torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove)",
         )
     names = list(dict.fromkeys(name for offer in offers for name in offer.source.names[:1]))
     if not names:
         return LamplighterError(f"nothing to prune in {kind}: it is empty", "pass a model with parameters")
-    listed = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+    there = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
     if chose:
         return LamplighterError(
-            f"nothing to prune in {kind}: include and exclude leave none of {listed}",
+            f"nothing to prune in {kind}: include and exclude leave none of {there}",
             "include replaces the default choice, exclude removes from it",
         )
     return LamplighterError(
         f"nothing to prune in {kind}: none of its parameters is the weight of a linear layer or a convolution",
-        f"choose parameters with include; there are {listed}",
+        f"choose parameters with include; there are {there}",
     )

@@ -1,5 +1,6 @@
 """`lamp demo`: a shortened run for real, its files, its table, its measurements."""
 
+import errno
 import json
 
 import pytest
@@ -68,6 +69,57 @@ def test_a_misspelt_method_is_told_before_anything_is_trained(monkeypatch, tmp_p
     assert done.stderr.startswith("error: unknown method 'glbal'")
     assert "global" in done.stderr.split("hint:")[1]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    monkeypatch.setattr("lamplighter.experiments.demo.train", lambda *_, **__: pytest.fail("training was begun"))
+
+
+def keep_nothing(spectra, shapes, keep):
+    return dict.fromkeys(spectra, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("math:sqrt", "method 'math:sqrt' raises TypeError("),
+        ("builtins:print", "method 'builtins:print': the method returned a NoneType, expected a mapping"),
+        ("math:pi", "method 'math:pi' is a float, expected a function"),
+        ("keep_nothing", "the method keeps 0 weights in all, expected 20,595"),
+        ("uniform+", "method 'uniform+': with what uniform+ asks"),  # only of the last round
+    ],
+)
+def test_a_method_that_does_not_allocate_is_told_before_anything_is_trained(
+    untrained, monkeypatch, tmp_path, method, said
+):
+    monkeypatch.setattr("math.keep_nothing", keep_nothing, raising=False)
+    method = "math:keep_nothing" if method == "keep_nothing" else method
+    done = lamp("demo", "--out", str(tmp_path / "new"), "--methods", f"lamp,{method}")
+    assert done.exit_code == 1, done.exception
+    assert said in done.stderr.splitlines()[-2]
+    assert done.stderr.splitlines()[-1].startswith("hint: ")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_for_the_figures_that_is_none_is_told_before_anything_is_trained(untrained, tmp_path, place):
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    done = lamp("demo", "--out", str(tmp_path / place))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"error: figures cannot be written to {tmp_path / place}: ")
+    assert done.stderr.splitlines()[1].startswith("hint: name a folder with --out")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_trained(untrained, monkeypatch, tmp_path):
+    def refuse(**_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)  # root may write anywhere, so its refusal is made up
+    done = lamp("demo", "--out", str(tmp_path))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"error: figures cannot be written to {tmp_path}: Permission denied\n")
 
 
 def test_every_method_prunes_the_same_number_of_weights_a_round(points):

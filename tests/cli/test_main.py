@@ -1,5 +1,6 @@
 """The command as a whole: help, version, errors, exit codes, what goes to which stream."""
 
+import errno
 import importlib.util
 import subprocess
 import sys
@@ -112,6 +113,30 @@ def test_an_error_without_a_hint_is_one_line():
     done = failing(LamplighterError("no [red]markup[/red] is read into this"))
     assert done.exit_code == 1
     assert done.stderr == "error: no [red]markup[/red] is read into this\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "runs/a"), "runs/a: Permission denied"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "out"), "out: Is a directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError("the server hung up"), "the server hung up"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_the_system_refuses_is_an_error_with_a_hint(error, said):
+    done = failing(error)
+    assert done.exit_code == 1
+    told, hint = done.stderr.splitlines()
+    assert told == f"error: {said}"
+    assert hint.startswith("hint: ")
+
+
+def test_a_reader_that_has_gone_is_no_error_to_tell():
+    done = failing(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert (done.exit_code, done.output) == (1, "")
 
 
 def test_a_defect_is_not_hidden():

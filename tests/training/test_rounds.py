@@ -2,16 +2,17 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lamplighter.errors import LamplighterError
+from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.evidence import gradients
 from lamplighter.masks import Masks
 from lamplighter.pruning import prune
-from lamplighter.schedules import geometric, linear, one_shot
+from lamplighter.schedules import cubic, geometric, linear, one_shot
 from lamplighter.training.rewinding import restore, snapshot
 from lamplighter.training.rounds import rounds
 
@@ -79,12 +80,9 @@ def test_the_dense_phase_comes_first_then_one_for_each_pruning(model):
     for each in rounds(model, schedule=geometric(0.5), count=3):
         if each.index == 0:
             assert_same_state(model, before)
-            assert each.masks is None
-            assert each.budgets == {}
-        else:
-            assert each.budgets == each.masks.kept
-            assert sum(each.budgets.values()) == SIZE - round(each.sparsity * SIZE)
-            assert_masked(model, each.masks)
+        assert each.budgets == each.masks.kept
+        assert sum(each.budgets.values()) == SIZE - round(each.sparsity * SIZE)
+        assert_masked(model, each.masks)
         seen.append((each.index, each.sparsity, each.density))
     assert seen == [(0, 0.0, 1.0), (1, 0.5, 0.5), (2, 0.75, 0.25), (3, 0.875, 0.125)]
 
@@ -110,8 +108,7 @@ def test_pruned_weights_stay_pruned_through_training_and_later_rounds(model):
     optimizer, before = adam(model), None
     for each in rounds(model, optimizer, schedule=linear(0.9, 3), count=3):
         train(model, optimizer)
-        if each.masks is not None:
-            assert_masked(model, each.masks)
+        assert_masked(model, each.masks)
         if before is not None:
             assert (before & each.masks) == each.masks
         before = each.masks
@@ -128,13 +125,73 @@ def test_nothing_revives_however_the_ranking_changes(model):
 def test_without_an_optimizer_the_caller_holds_the_masks_on_a_new_one_each_round(model):
     for each in rounds(model, schedule=geometric(0.5), count=3):
         optimizer = adam(model)
-        if each.masks is not None:
-            each.masks.hold(optimizer)
+        each.masks.hold(optimizer)
         train(model, optimizer)
-        if each.masks is not None:
-            assert_masked(model, each.masks)
-            # Earlier masks have let go: a hook of theirs would stay for good.
-            assert len(model.first.weight._post_accumulate_grad_hooks) == 1
+        assert_masked(model, each.masks)
+        # Earlier masks have let go: a hook of theirs would stay for good.
+        assert len(model.first.weight._post_accumulate_grad_hooks) == 1
+
+
+def test_the_masks_of_the_dense_phase_keep_everything(model):
+    dense = next(rounds(model, schedule=[0.5], exclude="second.*"))
+    assert dense.budgets == {"first.weight": 24}
+    assert (dense.sparsity, dense.masks.density, dense.masks.sparsity) == (0.0, 1.0, 0.0)
+    assert dense.masks == Masks({"first.weight": torch.ones(6, 4, dtype=torch.bool)})
+
+
+def test_holding_the_masks_of_the_dense_phase_changes_nothing_of_the_training(model):
+    free = copy.deepcopy(model)
+    optimizer = adam(model)
+    next(rounds(model, schedule=[0.5])).masks.hold(optimizer)
+    train(model, optimizer)
+    train(free, adam(free))
+    assert_same_state(model, snapshot(free))
+
+
+def test_what_was_held_in_the_dense_phase_is_let_go_when_pruning(model):
+    for each in rounds(model, schedule=[0.5]):
+        if each.index == 0:
+            each.masks.hold(adam(model))
+    assert not model.first.weight._post_accumulate_grad_hooks
+
+
+def test_layers_that_are_computed_from_others_are_told_once_and_not_before_pruning(model):
+    torch.nn.utils.parametrizations.weight_norm(model.first)
+    phases = rounds(model, schedule=[0.5])
+    assert list(next(phases).masks) == ["second.weight"]
+    with pytest.warns(LamplighterWarning, match="left out"):
+        next(phases)
+
+
+@pytest.mark.parametrize("schedule", [one_shot(0.9), cubic(0.9, 3), linear(0.9, 4, initial=0.3, begin=2)])
+def test_without_a_count_pruning_goes_on_until_the_schedule_stays_where_it_is(model, schedule):
+    seen = [(each.index, each.sparsity) for each in rounds(model, adam(model), schedule=schedule, method="lamp")]
+    assert seen[1:] == [(index, schedule(index)) for index in range(1, len(seen))]
+    assert [sparsity == 0.9 for _, sparsity in seen] == [False] * (len(seen) - 1) + [True]
+
+
+@pytest.mark.filterwarnings("ignore:.*without any weight")
+def test_without_a_schedule_and_count_a_fifth_goes_each_round_until_nothing_is_left(model):
+    seen = list(rounds(model))
+    assert [each.sparsity for each in seen] == [geometric()(index) for index in range(len(seen))]
+    assert [each.masks.total_kept for each in seen[-2:]] == [1, 0]
+
+
+def test_with_a_count_rounds_go_on_when_nothing_is_left(model):
+    assert [each.masks.total_kept for each in rounds(model, schedule=one_shot(1.0), count=2)] == [SIZE, 0, 0]
+
+
+def test_a_loop_without_a_count_can_be_broken_off_before_what_its_options_forbid(model):
+    phases = rounds(model, min_density=0.5)
+    assert [round(next(phases).sparsity, 2) for _ in range(4)] == [0.0, 0.2, 0.36, 0.49]
+    with pytest.raises(LamplighterError, match="densit"):
+        next(phases)
+
+
+def test_numbers_of_numpy_are_numbers(model):
+    schedule = np.linspace(0.25, 0.75, 3, dtype=np.float32)
+    assert [each.sparsity for each in rounds(model, schedule=schedule)] == [0.0, 0.25, 0.5, 0.75]
+    assert len(list(rounds(model, schedule=one_shot(np.float32(0.9)), count=np.int64(2)))) == 3
 
 
 def test_one_shot_prunes_once(model):
@@ -151,8 +208,7 @@ def test_evidence_is_collected_anew_before_each_pruning(model):
 
     for each in rounds(model, schedule=[0.5, 0.8], score="snip", evidence=collect):
         train(model, adam(model))
-        if each.masks is not None:
-            each.masks.apply(model)
+        each.masks.apply(model)
     assert len(seen) == 2
     assert torch.equal(seen[1]["first.weight"] == 0, ~Masks(prune_copy(seen[0], 0.5))["first.weight"])
 
@@ -204,8 +260,7 @@ def test_rewinding_to_initialisation_returns_everything_and_ranks_what_was_train
             assert each.masks == masks
             assert_same_state(model, rewound_to(initial, masks))
         train(model, optimizer)
-        if each.masks is not None:
-            assert_masked(model, each.masks)
+        assert_masked(model, each.masks)
         assert model.calls.item() == 3
         trained = copy.deepcopy(model)
     assert not torch.equal(trained.norm.running_mean, initial["norm.running_mean"])
@@ -291,7 +346,10 @@ def test_a_model_that_has_become_another_cannot_be_rewound(model, change):
         ({"schedule": ["0.5"]}, "asks for sparsity '0.5'"),
         ({"schedule": []}, "lists 0 sparsities"),
         ({"schedule": [0.5], "count": 2}, "lists 1 sparsities, and count is 2"),
-        ({}, "count is None"),
+        ({"schedule": 0.5}, "schedule is 0.5; expected a function"),
+        ({"schedule": lambda index: 1 - 1 / (index + 1)}, "count is None, and the schedule has not reached"),
+        ({"schedule": [0.0, 0.1].__getitem__}, "does not say where it ends"),
+        ({"min_density": 0.9}, "densit"),
         ({"count": 0}, "count is 0"),
         ({"count": 2.0}, "count is 2.0"),
         ({"count": 2, "rewind": "start"}, "rewind is 'start'"),
@@ -315,8 +373,9 @@ def test_mistakes_are_found_at_once_and_change_nothing(model, options, said):
     if options.get("optimizer") == "foreign":
         options["optimizer"] = adam(Net())
     before = snapshot(model)
-    with pytest.raises(LamplighterError, match=said):
+    with pytest.raises(LamplighterError, match=said) as raised:
         rounds(model, **options)
+    assert raised.value.hint
     assert_same_state(model, before)
 
 
@@ -326,6 +385,8 @@ def test_options_that_prune_does_not_have_are_refused(model, option):
         rounds(model, count=1, **{option: 0.5})
 
 
-def test_a_model_is_needed():
-    with pytest.raises(LamplighterError, match="expected a Module"):
-        rounds(3, count=1)
+@pytest.mark.parametrize("given", [3, {"weight": torch.ones(4, 4)}, Net], ids=["number", "mapping", "class"])
+def test_a_model_is_needed(given):
+    with pytest.raises(LamplighterError, match="expected a Module") as raised:
+        rounds(given, count=1)
+    assert "Module that you train" in raised.value.hint

@@ -1,5 +1,6 @@
 """How long pruning takes: the contenders in turns, on the same weights."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,7 @@ class Request:
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise LamplighterError(f"unknown dtype {dtype!r}", hint=f"known: {', '.join(DTYPES)}")
-        if not 0 < self.sparsity < 1:
-            raise LamplighterError(f"sparsity is {self.sparsity}, expected more than 0 and less than 1")
+        check_sparsity(self.sparsity, sum(math.prod(shape) for shape in weights_of.MODELS[self.model]().values()))
         check_device(self.device)
 
 
@@ -123,6 +123,20 @@ def unsteady(rows: Sequence[Row]) -> list[str]:
 
 def _median_of(rows: Sequence[Row], contender: str, dtype: str) -> float:
     return next(row.median for row in rows if row.contender == contender and row.dtype == dtype)
+
+
+def check_sparsity(sparsity: float, weights: int) -> None:
+    """Refuse a sparsity that removes none of so many weights, or all of them."""
+    if not 0 < sparsity < 1:
+        raise LamplighterError(
+            f"sparsity is {sparsity}, expected more than 0 and less than 1", "0.9 removes nine weights in ten"
+        )
+    removed = round(sparsity * weights)
+    if not 0 < removed < weights:
+        raise LamplighterError(
+            f"sparsity {sparsity} removes {removed:,} of {weights:,} weights, expected some of them, and not all",
+            "0.9 removes nine weights in ten",
+        )
 
 
 def check_device(device: str) -> None:

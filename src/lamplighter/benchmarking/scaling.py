@@ -8,7 +8,7 @@ import torch
 
 from lamplighter.benchmarking import weights as weights_of
 from lamplighter.benchmarking.contenders import lamplighter
-from lamplighter.benchmarking.pruning import check_device, timed
+from lamplighter.benchmarking.pruning import check_device, check_sparsity, timed
 
 SIZES = (10_000_000, 100_000_000, 500_000_000)
 REPEATS = 5
@@ -24,9 +24,15 @@ class Row:
     times_smallest: float
 
 
+def check(sizes: Sequence[int], sparsity: float, device: str) -> None:
+    """Refuse what cannot be measured, before anything is."""
+    check_sparsity(sparsity, min(sizes))
+    check_device(device)
+
+
 def measure(sizes: Sequence[int], sparsity: float, device: str, progress: Callable[[str], None]) -> list[Row]:
     """Prune models of all sizes in turns, restored in between; medians."""
-    check_device(device)
+    check(sizes, sparsity, device)
     pristine = {size: weights_of.fill(weights_of.of_size(size), torch.float32, device) for size in sizes}
     weights = {size: {name: weight.clone() for name, weight in pristine[size].items()} for size in sizes}
     seconds: dict[int, list[float]] = {size: [] for size in sizes}

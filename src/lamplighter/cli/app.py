@@ -1,11 +1,12 @@
 """The application: its commands, and what every one of them does with errors, warnings and Ctrl-C."""
 
+import errno
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from lamplighter.cli import bench, data, demo, run
+from lamplighter.cli import bench, data, demo, report, run
 from lamplighter.cli.console import plain_warnings, prose, show_error, show_help_if_bare
 from lamplighter.errors import LamplighterError
 from lamplighter.version import __version__
@@ -40,8 +41,23 @@ class LampGroup(TyperGroup):
         except LamplighterError as error:
             show_error(error)
             raise typer.Exit(1) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever read the output has gone (`lamp ... | head`): typer ends quietly
+            show_error(_refused(error))
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             raise typer.Exit(INTERRUPTED) from interrupt
+
+
+def _refused(error: OSError) -> LamplighterError:
+    """What the operating system would not do, as the user is told."""
+    why = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return LamplighterError(why, "the operating system says so: is the disk full, or the network away?")
+    return LamplighterError(
+        f"{error.filename}: {why}", "check the path, and that you may read it, or write to it where it is an output"
+    )
 
 
 app = typer.Typer(
@@ -74,6 +90,7 @@ def root(
 demo.register(app, panel="Start here")
 run.register(app, panel="Experiments")
 data.register(app, panel="Experiments")
+report.register(app, panel="Experiments")
 bench.register(app, panel="This machine")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lamplighter.cli import bench_train
 from lamplighter.cli.console import progress_bars, prose, show_help_if_bare, stderr, stdout, write_json
 from lamplighter.errors import LamplighterWarning
 
@@ -38,15 +39,33 @@ def register(parent: typer.Typer, panel: str) -> None:
     parent.add_typer(app, name="bench", rich_help_panel=panel)
 
 
+Model = Annotated[
+    str | None, typer.Option(help="Whose weights to prune: resnet50 or resnet50-small.", show_default="resnet50")
+]
+Dtype = Annotated[list[str] | None, typer.Option(help="Repeatable.", show_default="float32, bfloat16")]
+Repeats = Annotated[
+    int | None, typer.Option(min=1, help="Runs of each contender, after one to warm up.", show_default="5")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="For torch to use.", show_default="torch's choice")]
+Memory = Annotated[
+    bool | None,
+    typer.Option(
+        "--memory/--no-memory",
+        help="Also measure peak memory, each contender in a new process.",
+        show_default="memory",
+    ),
+]
+
+
 def prune(
     *,
-    model: Annotated[str, typer.Option(help="Whose weights to prune: resnet50 or resnet50-small.")] = "resnet50",
-    dtype: Annotated[list[str] | None, typer.Option(help="Repeatable.", show_default="float32, bfloat16")] = None,
+    model: Model = None,
+    dtype: Dtype = None,
     sparsity: Annotated[float, typer.Option(help="Fraction of the weights to remove.")] = 0.9,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each contender, after one to warm up.")] = 5,
+    repeats: Repeats = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:0.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="For torch to use.", show_default="torch's choice")] = None,
-    memory: Annotated[bool, typer.Option(help="Also measure peak memory, each contender in a new process.")] = True,
+    threads: Threads = None,
+    memory: Memory = None,
     quick: Annotated[bool, typer.Option("--quick", help="resnet50-small, 3 repeats, no memory.")] = False,
     scaling: Annotated[bool, typer.Option("--scaling", help="Time per weight at 10, 100 and 500 M instead.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the measurements as JSON instead of a table.")] = False,
@@ -57,36 +76,56 @@ def prune(
     global_unstructured, in turns, and copies them once for scale. Times are medians; read the ratios, they depend less
     on the machine.
     """
-    from lamplighter.benchmarking import machine  # noqa: PLC0415
     from lamplighter.benchmarking.pruning import Request  # noqa: PLC0415
+
+    fixed = {"--model": model, "--repeats": repeats, "--memory": memory}
+    if scaling:
+        _refuse("--scaling", {**fixed, "--dtype": dtype, "--quick": quick or None})
+        _prune_scaling(sparsity, device, json, threads)
+        return
+    dtypes = tuple(dtype or ("float32", "bfloat16"))
+    if quick:
+        _refuse("--quick", fixed)
+        request = Request("resnet50-small", dtypes, sparsity, repeats=3, device=device, with_memory=False)
+    else:
+        request = Request(model or "resnet50", dtypes, sparsity, repeats or 5, device, memory is not False)
+    _prune_contest(request, json, threads)
+
+
+app.command("prune", help=prose(prune.__doc__ or ""), epilog=EXAMPLES)(prune)
+bench_train.register(app)
+
+
+def _refuse(chosen: str, given: dict[str, Any]) -> None:
+    """An error if options were given that `chosen` leaves no choice in: they would go unheeded."""
+    unheeded = [option for option, value in given.items() if value is not None]
+    if unheeded:
+        raise typer.BadParameter(f"cannot be combined with {', '.join(unheeded)}, leave out one", param_hint=chosen)
+
+
+def _load_before() -> float | None:
+    """The load before measuring, with a warning if times will mislead."""
+    from lamplighter.benchmarking import machine  # noqa: PLC0415
 
     load = machine.load_average()
     if (disturbed := machine.disturbance()) is not None:
         warnings.warn(disturbed, LamplighterWarning, stacklevel=1)
-    request = Request(model, tuple(dtype or ("float32", "bfloat16")), sparsity, repeats, device, memory)
-    if quick:
-        request = Request("resnet50-small", request.dtypes, sparsity, min(repeats, 3), device, with_memory=False)
-    with machine.limited_to(threads):
-        if scaling:
-            _prune_scaling(sparsity, device, json, load)
-        else:
-            _prune_contest(request, json, load)
+    return load
 
 
-app.command("prune", help=prose(prune.__doc__ or ""), epilog=EXAMPLES)(prune)
-
-
-def _prune_contest(request: "Request", json: bool, load: float | None) -> None:
+def _prune_contest(request: "Request", json: bool, threads: int | None) -> None:
     from lamplighter.benchmarking import machine, pruning  # noqa: PLC0415
 
     request.check()
-    with progress_bars("runs") as bars:
+    load = _load_before()
+    with machine.limited_to(threads), progress_bars("runs") as bars:
         task = bars.add_task("measuring", total=pruning.units(request), note="")
         rows = pruning.measure(request, lambda done: bars.update(task, advance=1, note=done))
+        about = {**machine.describe(request.device), "load_before": load}
     if dtypes := pruning.unsteady(rows):
         what = f"a plain copy took very different times ({', '.join(dtypes)}): something else ran, ratios will mislead"
         warnings.warn(what, LamplighterWarning, stacklevel=1)
-    about = {**machine.describe(request.device), "load_before": load, "unsteady": dtypes}
+    about["unsteady"] = dtypes
     if json:
         found = [_row_as_data(rows, row) for row in rows]
         write_json({"machine": about, "request": asdict(request), "rows": found})
@@ -124,13 +163,15 @@ def _contest_table(rows: "Sequence[Row]", request: "Request") -> "Table":
     return table
 
 
-def _prune_scaling(sparsity: float, device: str, json: bool, load: float | None) -> None:
+def _prune_scaling(sparsity: float, device: str, json: bool, threads: int | None) -> None:
     from lamplighter.benchmarking import machine, scaling  # noqa: PLC0415
 
-    with progress_bars("runs") as bars:
+    scaling.check(scaling.SIZES, sparsity, device)
+    load = _load_before()
+    with machine.limited_to(threads), progress_bars("runs") as bars:
         task = bars.add_task("measuring", total=(1 + scaling.REPEATS) * len(scaling.SIZES), note="making weights")
         rows = scaling.measure(scaling.SIZES, sparsity, device, lambda done: bars.update(task, advance=1, note=done))
-    about = {**machine.describe(device), "load_before": load}
+        about = {**machine.describe(device), "load_before": load}
     if json:
         write_json({"machine": about, "sparsity": sparsity, "rows": [asdict(row) for row in rows]})
         return

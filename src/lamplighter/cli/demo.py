@@ -1,5 +1,6 @@
 """`lamp demo`: trains, prunes and plots on built-in data."""
 
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lamplighter.cli.console import progress_bars, prose, stderr, stdout, write_json
-from lamplighter.errors import LamplighterWarning
+from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.optional import require
 
 if TYPE_CHECKING:
@@ -43,13 +44,15 @@ def demo(
     each layer. Takes about a minute.
     """
     require("lamp demo", "demo", "matplotlib", "sklearn")
-    from lamplighter.experiments.demo import Setting  # noqa: PLC0415
+    from lamplighter.experiments.demo import Setting, check_methods  # noqa: PLC0415
     from lamplighter.report import demo as report  # noqa: PLC0415
 
     chosen = tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
     if not chosen:
         raise typer.BadParameter("name at least one method", param_hint="--methods")
     setting = Setting(methods=chosen, seed=seed, trials=trials, rounds=rounds)
+    check_methods(setting)
+    _make_folder(out)
     began = time.perf_counter()
     points = _watch(setting)
     paths = report.draw(points, setting, out)
@@ -59,6 +62,20 @@ def demo(
     else:
         stdout().print(report.table(points, setting))
     stderr().print(f"{seconds:.0f} s. Figures: {paths[0]} and {paths[1]}", highlight=False, soft_wrap=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the figures and write to it, so that a place that cannot be is told before any training."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise LamplighterError(
+            f"figures cannot be written to {folder}: {why}",
+            "name a folder with --out that you may write to; it is made if it is not there",
+        ) from error
 
 
 def _watch(setting: "Setting") -> "list[Point]":

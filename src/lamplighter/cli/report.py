@@ -30,7 +30,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def report(
     *,
-    runs: Annotated[Path, typer.Argument(help="Folder of runs; it is searched at any depth.", show_default=False)],
+    runs: Annotated[Path, typer.Argument(help="Folder of runs; it is searched at any depth.")] = Path("runs"),
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("report"),
     recipe: Annotated[list[str] | None, typer.Option("--recipe", "-r", help="Repeatable.", show_default="all")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print every number as JSON instead of the tables.")] = False,

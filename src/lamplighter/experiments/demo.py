@@ -1,6 +1,7 @@
 """The demonstration: a small network on scikit-learn's digits, pruned round by round in several ways."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lamplighter.errors import LamplighterError
+from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.pruning import allocate
 from lamplighter.schedules import geometric
 from lamplighter.training.rounds import rounds
 
 METHODS = ("lamp", "global", "uniform", "erk")
 TEST_IMAGES = 500
+SCHEDULE = geometric(0.2)
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,7 @@ def measure(setting: Setting) -> Iterator[Point]:
     The dense network of each trial is trained once and copied for every method. Then, round by round: prune 20 % of
     what is alive, train on from there, read the accuracy on the test images.
     """
-    for method in setting.methods:
-        allocate(_seeded_network(0), sparsity=0.5, method=method)  # a misspelt name is told before anything is trained
+    check_methods(setting)
     with _one_thread():
         trained = []
         for trial in range(setting.trials):
@@ -117,6 +118,27 @@ def measure(setting: Setting) -> Iterator[Point]:
         for method in setting.methods:
             for trial, (dense, data) in enumerate(trained):
                 yield from _prune_by_rounds(copy.deepcopy(dense), data, method, setting, trial)
+
+
+def check_methods(setting: Setting) -> None:
+    """Let every method allocate for the first and the last pruning, so that what is wrong is told before any training.
+
+    A method of the user's own may raise anything: that is an error too, which says whose it is.
+    """
+    for method in setting.methods:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LamplighterWarning)  # that a method empties layers is what figures show
+                for index in (1, setting.rounds):
+                    allocate(_seeded_network(0), SCHEDULE(index), method)
+        except LamplighterError as error:
+            named = error.message if repr(method) in error.message else f"method {method!r}: {error.message}"
+            raise LamplighterError(named, error.hint) from error
+        except Exception as error:
+            raise LamplighterError(
+                f"method {method!r} raises {error!r}",
+                "a method takes (spectra, shapes, keep) and returns {layer: how many weights it keeps}",
+            ) from error
 
 
 def _dense(setting: Setting, trial: int) -> tuple[nn.Module, Digits]:
@@ -135,8 +157,8 @@ def _seeded_network(seed: int) -> nn.Module:
 
 def _prune_by_rounds(model: nn.Module, data: Digits, method: str, setting: Setting, trial: int) -> Iterator[Point]:
     order = _order(setting.seed + trial + 1_000_000)  # the same for every method
-    for current in rounds(model, schedule=geometric(0.2), count=setting.rounds, method=method):
-        if current.masks is None:
+    for current in rounds(model, schedule=SCHEDULE, count=setting.rounds, method=method):
+        if current.index == 0:
             continue  # the dense phase: that network comes trained
         optimizer = _optimizer(model, setting)
         current.masks.hold(optimizer)
@@ -150,7 +172,9 @@ def train(
 ) -> None:
     """`steps` optimizer steps of cross-entropy, passing over the images in a new order each time."""
     if batch > len(data.images):
-        raise LamplighterError(f"a batch of {batch} images was asked for, there are {len(data.images)}")
+        raise LamplighterError(
+            f"a batch of {batch} images was asked for, there are {len(data.images)}", "ask for a smaller batch"
+        )
     model.train()
     batches: list[Tensor] = []
     for _ in range(steps):
