@@ -19,6 +19,8 @@ LAMP = [sys.executable, "-m", "lamplighter"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 LONG = {"lamp demo", "lamp bench prune"}  # run by tests of their own that are marked slow
+# These want data, or runs; they are run below on data of a few images, with the trainings cut to a step.
+EXPERIMENT = re.compile(r"lamp (run [a-z]|report|data (prepare|verify))")
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 COMMANDS = list(dict.fromkeys(command for document in DOCUMENTS for command in commands(document)))
@@ -120,9 +122,24 @@ def test_lamp_understands_its_arguments(command):
         part, words = part.commands[rest[0]], rest
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("lamp ") and c not in LONG])
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c.startswith("lamp ") and c not in LONG and not EXPERIMENT.match(c)]
+)
 def test_lamp_commands_run(command, tmp_path):
     lamp(command, tmp_path)
+
+
+def test_the_experiments_commands_run(tmp_path, write_images):
+    for split, count in (("train", 100), ("test", 10)):
+        path = tmp_path / "downloads" / f"{split}-00000-of-00001.parquet"
+        write_images(path, [place % 10 for place in range(count)])
+    wanted = [command for command in COMMANDS if EXPERIMENT.match(command)]
+    # What makes data comes before what reads them, and runs before their report.
+    order = ["--source", "data prepare", "data verify", "lamp run", "lamp report"]
+    for command in sorted(wanted, key=lambda text: next(i for i, part in enumerate(order) if part in text)):
+        short = " --scale 0.00001 --rounds 1 --seeds 1 --methods lamp --device cpu" if "lamp run" in command else ""
+        lamp(command + short, tmp_path)
+    assert list((tmp_path / "report").glob("vgg16-cifar10*.md"))
 
 
 @pytest.mark.slow

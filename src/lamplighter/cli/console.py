@@ -28,6 +28,11 @@ def write_json(data: object) -> None:
     print(json.dumps(data, indent=2))
 
 
+def write_json_line(data: object) -> None:
+    """One JSON document on a line of its own, at once: for what becomes known piece by piece."""
+    print(json.dumps(data), flush=True)
+
+
 def prose(text: str) -> str:
     """Paragraphs without their line breaks, for help that is wrapped to the terminal's width."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))

@@ -1,11 +1,12 @@
 """`lamp run`: an experiment of the paper, resumable."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lamplighter.cli.console import progress_bars, prose, stderr, stdout, write_json
+from lamplighter.cli.console import progress_bars, prose, stderr, stdout, write_json, write_json_line
 from lamplighter.errors import LamplighterError
 
 if TYPE_CHECKING:
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
     from lamplighter.experiments.records import Record
     from lamplighter.experiments.runner import Request
     from lamplighter.experiments.store import Run
+    from lamplighter.experiments.sweeps import Demand
 
 EXAMPLES = """[bold]Examples[/bold]
 $ lamp run --list                                        [dim]# every recipe, and what it reproduces[/dim]
 $ lamp run vgg16-cifar10 --scale 0.05 --seeds 1          [dim]# a twentieth of the training[/dim]
 $ lamp run vgg16-cifar10 --methods lamp,erk --rounds 10  [dim]# part of it; the rest can follow[/dim]
+$ lamp run vgg16-cifar10 --ray auto --gpus-per-task 0.2  [dim]# on a Ray cluster, five tasks on each GPU[/dim]
 $ lamp report runs -o report                             [dim]# tables and figures of what is finished[/dim]"""
 
 
@@ -41,12 +44,19 @@ def run(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:0.", show_default="cuda if there")] = None,
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (on GPUs, faster).")] = "fp32",
     together: Annotated[int, typer.Option(min=1, help="Networks that train side by side on a GPU.")] = 5,
+    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, local or host:port of its head.")] = None,
+    gpus_per_task: Annotated[
+        float | None, typer.Option(min=0, help="With --ray; 0.25 shares a GPU.", show_default="1 if there are any")
+    ] = None,
+    cpus_per_task: Annotated[float | None, typer.Option(min=0.1, help="With --ray.", show_default="1")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line for each finished round.")] = False,
 ) -> None:
     """Run an experiment of the paper.
 
     Trains, prunes and tests round by round; every finished round is kept in RUNS/RECIPE/METHOD-SEED-HASH. Interrupted
     at any moment and started again, it goes on from there; asked for more rounds, methods or seeds, it adds them.
+
+    On a Ray cluster every run is a task of its own; folders of data and runs have to be the same ones on all nodes.
     """
     from lamplighter.experiments.recipes import RECIPES, find_recipe  # noqa: PLC0415
 
@@ -57,7 +67,12 @@ def run(
         return
     found = find_recipe(recipe, scale, _precision(precision))
     request = _request(found, methods, seeds, rounds, together)
-    _carry_out(request, data, out, device, json)
+    if ray is None:
+        _refuse_without_ray(gpus_per_task, cpus_per_task)
+        _carry_out(request, data, out, device, json)
+    else:
+        demand = _demand(device, gpus_per_task, cpus_per_task)
+        _sweep(request, data, out, json, address=ray, demand=demand)
 
 
 def _precision(given: str) -> Any:  # noqa: ANN401
@@ -93,19 +108,61 @@ def _carry_out(request: "Request", data: Path | None, out: Path, device: str | N
     with progress_bars("steps") as bars:
         watch = Bars(bars, request, json)
         runs = carry_out(request, Place(out, there, torch.device(device)), watch, data_hash)
+    _show_end(runs, request, out, json)
+
+
+def _refuse_without_ray(gpus: float | None, cpus: float | None) -> None:
+    for name, given in {"--gpus-per-task": gpus, "--cpus-per-task": cpus}.items():
+        if given is not None:
+            raise LamplighterError(f"{name} is for sweeps on a cluster", "add --ray ADDRESS")
+
+
+def _demand(device: str | None, gpus: float | None, cpus: float | None) -> "Demand":
+    """What each task takes of its node."""
+    from lamplighter.experiments.sweeps import Demand  # noqa: PLC0415
+
+    if device not in {None, "cpu", "cuda"}:
+        raise LamplighterError(f"device is {device!r}, but Ray chooses where a task runs", "say cpu or cuda")
+    if (device == "cpu" and gpus) or (device == "cuda" and gpus == 0):
+        raise LamplighterError(f"tasks are to train on {device}, and to take {gpus:g} GPUs each", "leave out one")
+    if device is not None and gpus is None:
+        gpus = float(device == "cuda")
+    return Demand(1.0 if cpus is None else cpus, gpus)
+
+
+def _sweep(request: "Request", data: Path | None, out: Path, json: bool, *, address: str, demand: "Demand") -> None:
+    from lamplighter.experiments.sweeps import connected, find_site, finished_rounds, sweep  # noqa: PLC0415
+
+    with connected(address):
+        site = find_site(request.recipe.spec, data, out)
+        with progress_bars("tasks") as bars:
+            watch = Bars(bars, request, json, "tasks", finished_rounds(request, site.root))
+            runs = sweep(request, site, demand, watch)
+    _show_end(runs, request, out, json)
+
+
+def _show_end(runs: "list[Run]", request: "Request", out: Path, json: bool) -> None:
     if not json:
         stdout().print(f"{len(runs)} runs in {out / request.recipe.name}; lamp report {out} -o report", highlight=False)
 
 
 class Bars:
-    """Progress as bars, and a line for each finished round."""
+    """Progress as bars, and a line for each finished round.
 
-    def __init__(self, bars: "Progress", request: "Request", json: bool) -> None:
+    Args:
+        bars: where they are shown.
+        request: what is carried out.
+        json: whether the lines are JSON, on standard output.
+        unit: what the second bar counts.
+        before: rounds that were finished before.
+    """
+
+    def __init__(self, bars: "Progress", request: "Request", json: bool, unit: str = "steps", before: int = 0) -> None:
         self.bars = bars
         self.json = json
         total = len(request.dense) + len(request.pruned) * len(request.rounds)
-        self.rounds = bars.add_task("rounds", total=total, note=request.recipe.name)
-        self.training = bars.add_task("steps", total=None, note="")
+        self.rounds = bars.add_task("rounds", total=total, completed=before, note=request.recipe.name)
+        self.training = bars.add_task(unit, total=None, note="")
 
     def phase(self, title: str, steps: int) -> None:
         """A training begins."""
@@ -119,9 +176,7 @@ class Bars:
         """A round is finished and kept."""
         self.bars.update(self.rounds, advance=1)
         if self.json:
-            write_json(
-                {"run": str(run.folder), "round": record.round, "density": record.density, "value": record.value}
-            )
+            write_json_line({"run": str(run.folder), "density": record.density, **asdict(record)})
             return
         line = f"{run.spec.method:9} seed {run.spec.seed} round {record.round:2} {100 * record.density:6.2f} %"
         if record.metric != "none":
