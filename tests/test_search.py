@@ -75,14 +75,17 @@ def test_bounds_hold_every_key():
         min_size=1,
         max_size=300,
     ),
+    enumerated=st.sampled_from([0, 3, 10**6]),
     data=st.data(),
 )
-def test_the_kth_smallest_key_of_progressions(progressions, data):
+def test_the_kth_smallest_key_of_progressions(progressions, enumerated, data):
     start, step, counts = (np.array(column) for column in zip(*progressions, strict=True))
     start = start / 4.0
     keys = np.sort(np.concatenate([s + d * np.arange(n) for s, d, n in zip(start, step, counts, strict=True)]))
     k = data.draw(st.integers(1, len(keys)))
-    assert _kth(start, step, counts, k) == keys[k - 1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "ENUMERATED", enumerated)
+        assert _kth(start, step, counts, k) == keys[k - 1]
 
 
 @pytest.mark.parametrize(("group", "remembered"), [(1, 0), (3, 10**9), (10**9, 0)])

@@ -24,6 +24,8 @@ MARGIN = 1e-10
 # The bounds of so many bins are computed at once, and of so many, of all layers together, kept in memory.
 TOGETHER = 1 << 14
 REMEMBERED = 1 << 17
+# So few keys are sorted out one by one.
+ENUMERATED = 1 << 12
 # So many neighbouring bins are first looked at as one.
 GROUP = 32
 # Squares below this may have lost digits to underflow.
@@ -276,24 +278,38 @@ def _count(start: Floats, step: Floats, counts: Ints, x: float) -> Ints:
 
 
 def _kth(start: Floats, step: Floats, counts: Ints, k: int) -> float:
-    """The k-th smallest key of all progressions, by bisection over the floats themselves."""
+    """The k-th smallest key of all progressions: bisection until few keys are left, then all of these, one by one."""
     end = start + step * (counts - 1)
     low, high = _place(float(start.min())) - 1, _place(float(end.max()))
     ends = np.sort(end)
+    fewer, enough = 0, int(counts.sum())  # how many keys are at most `low`, and at most `high`
     while high - low > 1:
+        if enough - fewer <= ENUMERATED:
+            return _kth_between(start, step, counts, (_float_at(low), _float_at(high)), k - fewer)
         # As long as some end lies between, the median of those; then halves of the interval, which ends in 64 steps.
         first, last = np.searchsorted(ends, [_float_at(low), _float_at(high)], side="right")
         middle = _place(float(ends[(first + last) // 2])) if last - first > 1 else (low + high) // 2
         if not low < middle < high:
             middle = (low + high) // 2
         x = _float_at(middle)
-        if _count(start, step, counts, x).sum() >= k:
-            high, live = middle, start <= x
+        total = int(_count(start, step, counts, x).sum())
+        if total >= k:
+            high, enough, live = middle, total, start <= x
         else:
-            low, live = middle, end > x
-            k -= int(counts[~live].sum())
+            low, fewer, live = middle, total, end > x
+            gone = int(counts[~live].sum())
+            k, fewer, enough = k - gone, fewer - gone, enough - gone
         start, step, counts, end = start[live], step[live], counts[live], end[live]
     return _float_at(high)
+
+
+def _kth_between(start: Floats, step: Floats, counts: Ints, interval: tuple[float, float], k: int) -> float:
+    """The k-th smallest of the keys above the one and up to the other."""
+    skipped, reached = (_count(start, step, counts, x) for x in interval)
+    each = reached - skipped
+    places = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each - skipped, each)
+    keys = np.repeat(start, each) + np.repeat(step, each) * places
+    return float(np.partition(keys, k - 1)[k - 1])
 
 
 def _weighted_kth(values: Floats, weights: Ints, k: int) -> float:

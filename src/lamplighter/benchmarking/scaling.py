@@ -31,17 +31,21 @@ def check(sizes: Sequence[int], sparsity: float, device: str) -> None:
 
 
 def measure(sizes: Sequence[int], sparsity: float, device: str, progress: Callable[[str], None]) -> list[Row]:
-    """Prune models of all sizes in turns, restored in between; medians."""
+    """Prune models of every size, restored in between; medians.
+
+    One size after the other, not in turns: what the allocator gives back to the system after a large model would count
+    as time of the small one that follows.
+    """
     check(sizes, sparsity, device)
-    pristine = {size: weights_of.fill(weights_of.of_size(size), torch.float32, device) for size in sizes}
-    weights = {size: {name: weight.clone() for name, weight in pristine[size].items()} for size in sizes}
-    seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    for repeat in range(1 + REPEATS):
-        for size in sizes:
-            weights_of.restore(weights[size], pristine[size])
-            taken = timed(lamplighter(weights[size], sparsity), device)
-            if repeat > 0:  # the first time round warms up
-                seconds[size].append(taken)
+    seconds: dict[int, list[float]] = {}
+    for size in sizes:
+        pristine = weights_of.fill(weights_of.of_size(size), torch.float32, device)
+        weights = {name: weight.clone() for name, weight in pristine.items()}
+        taken = []
+        for _ in range(1 + REPEATS):
+            weights_of.restore(weights, pristine)
+            taken.append(timed(lamplighter(weights, sparsity), device))
             progress(f"{size:,} weights")
+        seconds[size] = taken[1:]  # the first one warms up
     each = {size: 1e9 * median(seconds[size]) / size for size in sizes}
     return [Row(size, tuple(seconds[size]), each[size], each[size] / each[min(sizes)]) for size in sizes]
