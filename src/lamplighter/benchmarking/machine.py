@@ -1,9 +1,11 @@
 """What the measurements were made on."""
 
+import ctypes
+import gc
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,13 @@ def limited_to(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def settle() -> None:
+    """Give back to the system what earlier work has left: whoever frees something next would be charged for it."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def processor() -> str:

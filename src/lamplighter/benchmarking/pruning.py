@@ -11,6 +11,7 @@ import torch
 from lamplighter.benchmarking import memory
 from lamplighter.benchmarking import weights as weights_of
 from lamplighter.benchmarking.contenders import CONTENDERS, COPY, OURS, Work
+from lamplighter.benchmarking.machine import settle
 from lamplighter.errors import LamplighterError
 
 STEADY = 3.0  # on a quiet machine copies differ by a fifth, on a busy one twentyfold
@@ -98,6 +99,7 @@ def _measure_dtype(request: Request, dtype: str, progress: Callable[[str], None]
 
 def timed(work: Work, device: str) -> float:
     """Seconds that `work` takes, until its device has finished."""
+    settle()
     _finish(device)
     began = time.perf_counter()
     work()

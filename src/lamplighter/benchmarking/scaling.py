@@ -31,11 +31,7 @@ def check(sizes: Sequence[int], sparsity: float, device: str) -> None:
 
 
 def measure(sizes: Sequence[int], sparsity: float, device: str, progress: Callable[[str], None]) -> list[Row]:
-    """Prune models of every size, restored in between; medians.
-
-    One size after the other, not in turns: what the allocator gives back to the system after a large model would count
-    as time of the small one that follows.
-    """
+    """Prune models of every size, one after the other, restored in between; medians."""
     check(sizes, sparsity, device)
     seconds: dict[int, list[float]] = {}
     for size in sizes:

@@ -31,15 +31,29 @@ def count(run: Run) -> Spectrum:
         codes = [codes.numpy() for codes, _ in _codes(run, max(size, 1))]
         spectrum = from_codes(codes[0] if codes else np.empty(0, form.ints), form.dtype, form.shift)
         return _without_dead(spectrum, run)
-    histogram, zeros = torch.zeros(0, dtype=torch.int64, device="cpu"), 0
+    bottom, zeros, histogram = 0, 0, torch.zeros(0, dtype=torch.int64, device="cpu")
     for keys, entries in _keys(run):
-        here = torch.bincount(keys, minlength=1 << (form.width - 1 - form.shift))
-        if int(here[0]):
+        # From the smallest key there is: a histogram of all keys would take longer to clear and to add than to fill.
+        low = int(keys.min())
+        if low == 0:
             zeros += len(keys) - int(np.count_nonzero(entries.numpy() & form.code_mask))
-        histogram = histogram.add_(here) if len(histogram) else here
+        bottom, histogram = _add_histogram(bottom, histogram, low, torch.bincount(keys.sub_(low)))
     counts: Ints = histogram.numpy()
     filled = np.flatnonzero(counts != 0)  # eight times as fast as that of the counts themselves
-    return _without_dead(from_histogram(filled, counts[filled], zeros, form.dtype, form.shift), run)
+    return _without_dead(from_histogram(filled + bottom, counts[filled], zeros, form.dtype, form.shift), run)
+
+
+def _add_histogram(bottom: int, histogram: Tensor, low: int, more: Tensor) -> tuple[int, Tensor]:
+    """The sum of two histograms, the one of keys from `bottom` up, the other from `low` up; where it begins."""
+    if len(histogram) == 0:
+        return low, more
+    start, stop = min(bottom, low), max(bottom + len(histogram), low + len(more))
+    if (start, stop) != (bottom, bottom + len(histogram)):
+        wider = torch.zeros(stop - start, dtype=torch.int64, device="cpu")
+        wider[bottom - start : bottom - start + len(histogram)] = histogram
+        histogram = wider
+    histogram[low - start : low - start + len(more)] += more
+    return start, histogram
 
 
 def window(run: Run, low: int, high: int, *, energy: bool) -> tuple[Spectrum, float]:
