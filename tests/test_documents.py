@@ -89,6 +89,12 @@ def test_the_readme_has_its_two_commands_its_example_and_its_picture():
     assert f"]({picture.relative_to(ROOT)})" in prose(readme)
 
 
+def test_the_readme_says_what_pruning_costs():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]*\| torch `global_unstructured` \| [\d,.]+ \| [\d.]+ \| [\d.]+ \|$", text, re.MULTILINE)
+    assert len(rows) == 2
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_of_a_console_block_is_one_that_is_checked(command):
     words = shlex.split(command)
