@@ -12,10 +12,12 @@ from lamplighter.spectra import Cut
 
 def select(source: Tensors, cuts: Mapping[str, Cut], *, erase: bool) -> dict[str, Tensor]:
     """Cut every layer: its packed mask; what is not kept becomes +0.0 in place if `erase`."""
-    masks = {}
+    # All of what stays is allocated first: between what comes and goes it would leave holes.
+    masks = {
+        n: torch.empty((t.numel() + 7) // 8, dtype=torch.uint8, device=t.device) for n, t in source.tensors.items()
+    }
     for name, cut in cuts.items():
         tensor = source.tensors[name]
-        masks[name] = torch.empty((tensor.numel() + 7) // 8, dtype=torch.uint8, device=tensor.device)
         run = run_of(tensor, source.alive.get(name))
         kernels_for(run).select(run, cut.code, cut.drop, masks[name], erase=erase)
         if erase:

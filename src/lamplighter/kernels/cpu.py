@@ -124,13 +124,15 @@ def select(run: Run, code: int, drop: int, packed: Tensor, *, erase: bool) -> No
     for codes, alive in _codes(run, CHUNK):
         n = len(codes)
         keep = room[:n].copy_(torch.ge(codes, code, out=reached[:n]))
+        changed = drop > 0 or alive is not None
         if drop:
             drop -= _drop_equals(codes, code, drop, alive, keep)
         if alive is not None:
             keep.logical_and_(alive)
         mask[start // 8 : (start + n + 7) // 8] = np.packbits(keep.numpy(), bitorder="little")
         if erase:
-            entries[start : start + n].mul_(keep)
+            # By integers: torch would make some of booleans, in memory of their own.
+            entries[start : start + n].mul_(reached[:n].copy_(keep) if changed else reached[:n])
         start += n
 
 
