@@ -10,7 +10,8 @@ from lamplighter.training.fit import fit
 from lamplighter.training.settings import Settings
 from lamplighter.training.trials import fit_many
 
-pytestmark = pytest.mark.gpu
+# What the compiler of some versions of PyTorch uses itself is no matter of ours.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]
 
 
 @pytest.fixture(autouse=True)

@@ -20,16 +20,26 @@ def values(seed, dtype=torch.float32):
     return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
 
 
-def masks(seed=9):
-    kept = [value > 0 for value in values(seed)]
+def masks(above=0.0):
+    kept = [value > above for value in values(9)]
     kept[2] = None
     return kept
+
+
+FEW = 2.0  # an above that leaves so few entries that they are listed
+
+
+def own_masks(masked):
+    """Masks that keep about half, few or (without masks) all of the entries."""
+    if not masked:
+        return [None] * len(SHAPES)
+    return masks(FEW if masked == "few" else 0.0)
 
 
 def run(update, optimizer, dtype, *, masked, steps=7):
     """The flat parameters after some steps with random gradients, scaled by a half."""
     settings = Settings(steps=steps, optimizer=optimizer, lr=0.1, weight_decay=0.1, warmup=3, drops=(0.5,))
-    flat = lay_out(values(0), masks() if masked else [None] * len(SHAPES), dtype)
+    flat = lay_out(values(0), own_masks(masked), dtype)
     rows, step = plain.table(settings, torch.device("cpu")), torch.zeros(1, dtype=torch.int64)
     for number in range(steps):
         flat.take(values(number + 1, dtype))
@@ -41,7 +51,7 @@ def run(update, optimizer, dtype, *, masked, steps=7):
 def reference(optimizer, dtype, *, masked, steps=7):
     """The same by PyTorch's optimizer in double precision."""
     settings = Settings(steps=steps, optimizer=optimizer, lr=0.1, weight_decay=0.1, warmup=3, drops=(0.5,))
-    kept = masks() if masked else [None] * len(SHAPES)
+    kept = own_masks(masked)
     parameters = [torch.nn.Parameter(v.double()) for v in values(0)]
 
     def zero(tensors):
@@ -66,8 +76,8 @@ def check(update, optimizer, dtype, *, masked):
     expected = reference(optimizer, dtype, masked=masked)
     for found, wanted in zip(flat.views(flat.master), expected, strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=2e-6)
-    for found, own in zip(flat.views(flat.master), masks(), strict=True):
-        if masked and own is not None:
+    for found, own in zip(flat.views(flat.master), own_masks(masked), strict=True):
+        if own is not None:
             assert not found[~own].any()
             assert not found[~own].signbit().any()
     torch.testing.assert_close(flat.working.float(), flat.master, rtol=2**-7, atol=0)
@@ -78,7 +88,7 @@ every_optimizer = pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 
 @every_optimizer
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [True, False, "few"])
 def test_the_plain_update_is_pytorchs_optimizer(optimizer, dtype, masked):
     check(plain.update, optimizer, dtype, masked=masked)
 
@@ -89,7 +99,7 @@ def test_the_kernel_does_the_same():
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["checked"] * 12
+    assert done.stdout.split() == ["checked"] * 36
 
 
 def test_gradients_may_come_in_any_memory_format():
@@ -120,11 +130,33 @@ def test_clipping_is_pytorchs():
     assert plain.clipping(flats, 1e6).item() == 1.0
 
 
+def test_few_kept_entries_are_listed_for_each_parameter():
+    flat = lay_out(values(0), own_masks("few"), torch.float32)
+    assert flat.places is not None
+    assert flat.places.tolist() == flat.kept.nonzero().view(-1).tolist()
+    assert torch.equal(torch.cat(flat.places_of_each), flat.places)
+    assert [len(places) for places in flat.places_of_each] == [4 if m is None else int(m.sum()) for m in masks(FEW)]
+    assert lay_out(values(0), own_masks(True), torch.float32).places is None
+
+
+def from_leaves(flat, rule, rows, step, scale):
+    """By the kernel that reads gradients where they are: here in tensors of their own, some in another format."""
+    from lamplighter.training import update_triton
+
+    update_triton._LARGE = 0
+    gradients = [torch.empty_like(place).copy_(place) for place in flat.views(flat.gradient)]
+    gradients[0] = gradients[0].contiguous()
+    flat.gradient.zero_()
+    update_triton.update_from(flat, gradients, rule, rows, step, scale)
+
+
 if __name__ == "__main__":
     from lamplighter.training import update_triton
 
     for name in ("adamw", "adam", "sgd"):
         for kind in (torch.float32, torch.bfloat16):
-            for held in (True, False):
+            for held in (True, False, "few"):
                 check(update_triton.update, name, kind, masked=held)
+                print("checked")
+                check(from_leaves, name, kind, masked=held)
                 print("checked")

@@ -60,6 +60,7 @@ VARIANTS: dict[str, Variant] = {
     "branches": Variant("branches"),
     "streams": Variant("streams"),
     "stacked": Variant("stacked"),
+    "stacked-sparse": Variant("stacked", density=0.0115),
     "branches-sparse": Variant("branches", density=0.0115),
     "stacked-loop": Variant("stacked", "fp32", compiled=False, graph=False),
     "graph-bf16-autotuned": Variant(autotune=True),

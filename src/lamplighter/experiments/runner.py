@@ -192,6 +192,8 @@ class Workshop:
             device=device_name(self.place.device),
         )
         run.finish(record, model, masks)
+        if masks is not None and run.spec.plan in {"iterative", "rewind"}:
+            self.place.memory[run.folder] = (index, model, masks)
         self.watch.finished(run, record)
 
     def _test(self, model: nn.Module, settings: Settings) -> tuple[Metric, float, float]:

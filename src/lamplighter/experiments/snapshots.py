@@ -29,9 +29,9 @@ def save_state(path: Path, model: nn.Module, masks: Masks | None) -> None:
         if masks is None or name not in shapes:
             tensors[name] = tensor.detach().cpu().contiguous()
             continue
-        kept = masks[name].cpu()
-        tensors[f"{name}:mask"] = bits.pack(kept)
-        tensors[f"{name}:kept"] = tensor.detach().cpu()[kept]
+        kept = masks[name].to(tensor.device)
+        tensors[f"{name}:mask"] = masks.packed[name].cpu()
+        tensors[f"{name}:kept"] = tensor.detach()[kept].cpu()
     metadata = {KEY: json.dumps({"version": 1, "shapes": {name: list(shape) for name, shape in shapes.items()}})}
     part = path.with_name(f".{path.name}.part")
     try:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,11 +32,14 @@ class Place:
         root: the folder of all runs.
         data: the dataset, or for a network that comes trained the file of its weights.
         device: where networks train.
+        memory: networks whose next round may follow, with the round they come from and their masks, by their run's
+            folder: the same that `Run.load` would read, to the bit.
     """
 
     root: Path
     data: Data
     device: torch.device
+    memory: dict[Path, tuple[int, nn.Module, Masks]] = field(default_factory=dict)
 
 
 Start = Callable[[Place, Run, int], tuple[nn.Module, Masks]]
@@ -70,9 +73,12 @@ def _iterative(place: Place, run: Run, index: int) -> tuple[nn.Module, Masks]:
     """Prune what the last round left."""
     if index == 1:
         return _one_shot(place, run, index)
+    known = place.memory.pop(run.folder, None)
+    if known is not None and known[0] == index - 1:
+        _, model, masks = known
+        return model, _prune(model, run.spec, index, masks)
     model = initial(place, run.spec)
-    masks = run.load(index - 1, model)
-    return model, _prune(model, run.spec, index, masks)
+    return model, _prune(model, run.spec, index, run.load(index - 1, model))
 
 
 def _one_shot(place: Place, run: Run, index: int) -> tuple[nn.Module, Masks]:

@@ -6,6 +6,7 @@ bf16, leaves of matrices and convolutions are kept in bf16 beside their fp32 mas
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 # Each parameter begins at a multiple of this many entries, which the matrix units' wide loads need.
 _ALIGNMENT = 64
+# With fewer kept entries than this they are listed: most of what a memory access brings along would be pruned.
+_FEW = 0.06
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,8 @@ class Flat:
         first: running mean of the gradient, or momentum.
         second: running mean of its square.
         kept: which entries may differ from zero; None if all may.
+        places: where these entries are, in order, if they are few; else None.
+        places_of_each: the same for each parameter.
         shapes: of the parameters.
         offsets: where each begins.
     """
@@ -36,6 +41,8 @@ class Flat:
     first: Tensor
     second: Tensor
     kept: Tensor | None
+    places: Tensor | None
+    places_of_each: tuple[Tensor | None, ...]
     shapes: tuple[torch.Size, ...]
     offsets: tuple[int, ...]
 
@@ -76,15 +83,26 @@ def lay_out(values: Sequence[Tensor], kept: Sequence[Tensor | None], dtype: torc
     working = master if dtype == torch.float32 else torch.zeros(end, dtype=dtype, device=device)
     mask = None
     if any(entries is not None and not entries.all() for entries in kept):
-        mask = torch.ones(end, dtype=torch.bool, device=device)
+        mask = torch.zeros(end, dtype=torch.bool, device=device)
     shapes = tuple(value.shape for value in values)
-    flat = Flat(master, working, torch.zeros_like(working), first, second, mask, shapes, tuple(offsets))
     if mask is not None:
-        for place, entries in zip(flat.views(mask), kept, strict=True):
-            if entries is not None:
-                place.copy_(entries)
+        for offset, shape, entries in zip(offsets, shapes, kept, strict=True):
+            view(mask, offset, shape).copy_(torch.ones((), dtype=torch.bool) if entries is None else entries)
+    places, each = _places(mask, offsets)
+    state = (master, working, torch.zeros_like(working), first, second)
+    flat = Flat(*state, mask, places, each, shapes, tuple(offsets))
     flat.load(values)
     return flat
+
+
+def _places(kept: Tensor | None, offsets: Sequence[int]) -> tuple[Tensor | None, tuple[Tensor | None, ...]]:
+    """Where the kept entries are, if they are few: all together, and those from each offset to the next."""
+    if kept is None or len(kept) >= 2**31 or int(kept.sum()) > _FEW * len(kept):
+        return None, (None,) * len(offsets)
+    places = kept.nonzero().view(-1).int()
+    bounds = torch.tensor([*offsets, len(kept)], dtype=torch.int32, device=kept.device)
+    ends = torch.searchsorted(places, bounds).tolist()
+    return places, tuple(places[begin:end] for begin, end in pairwise(ends))
 
 
 def view(flat: Tensor, offset: int, shape: Sequence[int]) -> Tensor:

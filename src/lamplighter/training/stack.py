@@ -1,16 +1,14 @@
 """Several networks of one form trained as one: their parameters stacked, their operations batched.
 
-A convolution over k networks becomes one convolution of k groups, everything else one operation on tensors that are k
-times as large; gradients of one network do not depend on the others.
+The images of all networks go through layers that know which belong to which (see `stacked_layers`); gradients of one
+network do not depend on the others.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from lamplighter.data.dataset import Corpus, Dataset
 from lamplighter.errors import LamplighterError
@@ -20,10 +18,17 @@ from lamplighter.training.fit import compiled
 from lamplighter.training.flat import Flat, lay_out
 from lamplighter.training.pruned import kept_entries
 from lamplighter.training.settings import Settings
+from lamplighter.training.stacked_layers import is_plain, join_blocks, stack_layers, unstackable
 from lamplighter.training.tasks import ImageTables, image_batch, image_step, image_tables
-from lamplighter.training.trial import HALVED, groups, update_module
+from lamplighter.training.trial import groups, owners, shared_out, update_module
 
-_CASTING = (*HALVED, nn.BatchNorm2d)
+
+def stacks_well(model: nn.Module, settings: Settings) -> bool:
+    """Whether training stacked on CUDA is the fastest: in bf16, with kernels for all convolutions."""
+    if settings.precision != "bf16" or settings.clip is not None or unstackable(model) is not None:
+        return False
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    return all(is_plain(layer) and (layer.in_channels % 16 == 0 or layer.in_channels < 16) for layer in layers)
 
 
 class Stack:
@@ -52,28 +57,31 @@ class Stack:
         self.models = models
         self.settings = settings
         self.device = next(models[0].parameters()).device
-        self._form = copy.deepcopy(models[0]).train()
-        # Autocast does not reach operations under vmap, so layers cast their inputs to what their weights are in.
-        for layer in self._form.modules():
-            if isinstance(layer, _CASTING):
-                layer.register_forward_pre_hook(_as_weight)
+        self._network = stack_layers(models[0], len(models))
         self.tables = _stack_tables([image_tables(data, settings, seed) for seed in seeds])
         self._loss_of = compiled(self._losses_of, settings)
         kept = [kept_entries(model, own) for model, own in zip(models, masks, strict=True)]
         self._names: list[list[str]] = []
         self._flats: list[Flat] = []
-        self._leaves: dict[str, Tensor] = {}
+        self._leaves: list[nn.Parameter] = []
+        users = owners(self._network)
         for dtype, names in groups(models[0], settings.precision):
             entries = [_stack_kept([own.get(name) for own in kept]) for name in names]
             flat = lay_out(self._stacked(names), entries, dtype)
             for name, place in zip(names, flat.views(flat.working), strict=True):
-                self._leaves[name] = place.requires_grad_()
+                self._leaves.append(leaf := nn.Parameter(place))
+                for module, attribute in users[name]:
+                    setattr(module, attribute, leaf)
             self._names.append(names)
             self._flats.append(flat)
-        self._buffers = {name: torch.stack(values) for name, values in self._columns("named_buffers").items()}
+        for name, values in self._columns("named_buffers").items():
+            path, _, attribute = name.rpartition(".")
+            setattr(self._network.get_submodule(path), attribute, torch.stack(values))
+        self._buffers = dict(self._network.named_buffers())
+        join_blocks(self._network)
         self._rule = plain_update.rule(settings)
         self._rows = plain_update.table(settings, self.device)
-        self._update = update_module(self.device).update
+        self._rules = update_module(self.device)
         self._whole = torch.ones(1, device=self.device)
         self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._losses = torch.zeros(settings.steps, len(models), device=self.device)
@@ -87,31 +95,18 @@ class Stack:
         columns = self._columns("named_parameters")
         return [torch.stack(columns[name]) for name in names]
 
-    def _losses_of(self, leaves: dict[str, Tensor], tables: ImageTables) -> Tensor:
+    def _losses_of(self, network: nn.Module, tables: ImageTables) -> Tensor:
         """The mean loss of each network's batch."""
-        count = len(self.models)
         images, labels = image_batch(tables)
-        split = images.view(count, -1, *images.shape[1:])
-
-        def run(parameters: dict[str, Tensor], buffers: dict[str, Tensor], batch: Tensor) -> Tensor:
-            logits: Tensor = functional_call(self._form, (parameters, buffers), (batch,))
-            return logits
-
-        logits = vmap(run, randomness="different")(leaves, self._buffers, split)
-        losses = F.cross_entropy(logits.flatten(0, 1).float(), labels, reduction="none")
-        return losses.view(count, -1).mean(1)
+        losses = F.cross_entropy(network(images).float(), labels, reduction="none")
+        return losses.view(len(self.models), -1).mean(1)
 
     def step(self) -> None:
         """One step of every network."""
-        losses = self._loss_of(self._leaves, image_step(self.tables, self._step))
-        leaves = [self._leaves[name] for names in self._names for name in names]
-        gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-        begin = 0
-        for flat in self._flats:
-            end = begin + len(flat.shapes)
-            flat.take(gradients[begin:end])
-            begin = end
-            self._update(flat, self._rule, self._rows, self._step, self._whole)
+        losses = self._loss_of(self._network, image_step(self.tables, self._step))
+        gradients = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
+        for flat, own in shared_out(gradients, self._flats):
+            self._rules.update_from(flat, own, self._rule, self._rows, self._step, self._whole)
         self._losses.index_copy_(0, self._step, losses.detach().view(1, -1))
         self._step += 1
 
@@ -136,11 +131,6 @@ class Stack:
                 buffer.copy_(self._buffers[name][place])
             model.train()
         return list(self._losses.cpu().unbind(1))
-
-
-def _as_weight(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    assert isinstance(layer, _CASTING)
-    return tuple(value.to(layer.weight.dtype) for value in inputs)
 
 
 def _stack_tables(each: Sequence[ImageTables]) -> ImageTables:

@@ -5,7 +5,7 @@ flat parameters (see `flat`), and one step is `Trial.step`, which takes nothing 
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 import torch
@@ -51,12 +51,21 @@ def groups(model: nn.Module, precision: str) -> list[tuple[torch.dtype, list[str
 
 
 def update_module(device: torch.device) -> ModuleType:
-    """The module whose `update` suits the device."""
+    """The module whose updates suit the device."""
     if device.type != "cuda":
         return plain_update
     from lamplighter.training import update_triton  # noqa: PLC0415
 
     return update_triton
+
+
+def shared_out(
+    gradients: Sequence[Tensor | None], flats: Sequence[Flat]
+) -> Iterator[tuple[Flat, Sequence[Tensor | None]]]:
+    """Each of the flat parameters with the gradients that are its own."""
+    begin = 0
+    for flat in flats:
+        yield flat, gradients[begin : (begin := begin + len(flat.shapes))]
 
 
 class Trial:
@@ -101,7 +110,7 @@ class Trial:
             self._flats.append(flat)
         self._rule = plain_update.rule(settings)
         self._rows = plain_update.table(settings, self.device)
-        self._update = update_module(self.device).update
+        self._rules = update_module(self.device)
         self._whole = torch.ones(1, device=self.device)
         self._step = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._losses = torch.zeros(settings.steps, device=self.device)
@@ -111,16 +120,16 @@ class Trial:
         with autocast(self.settings.precision, self.device):
             loss = self._loss_of(self._copy, self._take(self._step))
         gradients = torch.autograd.grad(loss, self._leaves, allow_unused=True)
-        begin = 0
-        for flat in self._flats:
-            end = begin + len(flat.shapes)
-            flat.take(gradients[begin:end])
-            begin = end
-        scale = self._whole
-        if self.settings.clip is not None:
+        each = list(shared_out(gradients, self._flats))
+        if self.settings.clip is None:
+            for flat, own in each:
+                self._rules.update_from(flat, own, self._rule, self._rows, self._step, self._whole)
+        else:
+            for flat, own in each:
+                flat.take(own)
             scale = plain_update.clipping(self._flats, self.settings.clip)
-        for flat in self._flats:
-            self._update(flat, self._rule, self._rows, self._step, scale)
+            for flat in self._flats:
+                self._rules.update(flat, self._rule, self._rows, self._step, scale)
         self._losses.index_copy_(0, self._step, loss.detach().view(1))
         self._step += 1
 

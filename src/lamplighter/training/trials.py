@@ -15,7 +15,7 @@ from lamplighter.training.fit import Progress, fit
 from lamplighter.training.fitted import Fitted, check
 from lamplighter.training.numerics import numerics, seeded
 from lamplighter.training.settings import Settings
-from lamplighter.training.stack import Stack
+from lamplighter.training.stack import Stack, stacks_well
 from lamplighter.training.trial import Trial, trials
 
 METHODS = ("branches", "streams", "stacked")
@@ -28,7 +28,7 @@ def fit_many(
     masks: Sequence[Mapping[str, Tensor] | None],
     seeds: Sequence[int],
     *,
-    method: Literal["branches", "streams", "stacked"] = "branches",
+    method: Literal["branches", "streams", "stacked"] | None = None,
     progress: Progress | None = None,
 ) -> list[Fitted]:
     """Train each of `models` in place with its own masks and seed.
@@ -40,6 +40,8 @@ def fit_many(
     - "streams": a graph and a stream for each network;
     - "stacked": one network whose operations are batched over all of them (images only).
 
+    By default that is "stacked" in bf16 where there are kernels for all layers, else "branches".
+
     Data order and augmentation are those that `fit` gives for the same seed. What dropout draws depends on how many
     networks train together.
 
@@ -49,14 +51,14 @@ def fit_many(
         settings: of this phase.
         masks: for each network, as `fit` takes them.
         seeds: for each network.
-        method: how they are trained together.
+        method: how they are trained together; by default what is fastest.
         progress: called with the number of steps that each has done, now and then.
 
     Returns:
         For each network the loss of every step, and how long all took together.
     """
-    if method not in METHODS:
-        raise LamplighterError(f"method is {method!r}", closest(method, METHODS))
+    if method not in (None, *METHODS):
+        raise LamplighterError(f"method is {method!r}", closest(str(method), METHODS))
     if not len(models) == len(masks) == len(seeds):
         counts = f"{len(models)} models, {len(masks)} masks and {len(seeds)} seeds"
         raise LamplighterError(f"{counts} were given", "give one of each per trial; a mask may be None")
@@ -66,6 +68,8 @@ def fit_many(
     if not settings.graph and method != "stacked":
         pairs = zip(models, masks, seeds, strict=True)
         return [fit(model, data, settings, own, seed=seed, progress=progress) for model, own, seed in pairs]
+    if method is None:
+        method = "stacked" if isinstance(data, Dataset) and stacks_well(models[0], settings) else "branches"
     began = time.perf_counter()
     with numerics(settings.precision, device), seeded(seeds[0], device):
         here = data.to(device)

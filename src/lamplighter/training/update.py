@@ -5,6 +5,7 @@ a recorded step needs nothing from the host.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -72,6 +73,14 @@ def update(flat: Flat, rule: Rule, rows: Tensor, step: Tensor, scale: Tensor) ->
         flat.master.mul_(shrink).sub_(size * flat.first / (flat.second.sqrt() / root + EPSILON))
     if flat.working is not flat.master:
         flat.working.copy_(flat.master)
+
+
+def update_from(  # noqa: PLR0917
+    flat: Flat, gradients: Sequence[Tensor | None], rule: Rule, rows: Tensor, step: Tensor, scale: Tensor
+) -> None:
+    """The same by the gradients of the leaves."""
+    flat.take(gradients)
+    update(flat, rule, rows, step, scale)
 
 
 @torch.no_grad()
