@@ -11,7 +11,10 @@ from lamplighter.training.settings import Settings
 from lamplighter.training.trials import fit_many
 
 # What the compiler of some versions of PyTorch uses itself is no matter of ours.
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.gpu,
+    *map(pytest.mark.filterwarnings, ("ignore:.*torch.jit:DeprecationWarning", "ignore:TensorFloat32")),
+]
 
 
 @pytest.fixture(autouse=True)

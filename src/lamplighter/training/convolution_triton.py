@@ -194,14 +194,16 @@ def _to_weight(
 
 
 @triton.jit
-def _add_up(parts, total, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def _add_up(parts, total, size, SPLITS: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr) -> None:
     network = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     parts += network * SPLITS * size
-    found = tl.zeros((BLOCK,), tl.float32)
-    for split in range(SPLITS):
-        found += tl.load(parts + split * size + place, mask=place < size, other=0.0)
-    tl.store(total + network * size + place, found.to(total.dtype.element_ty), mask=place < size)
+    found = tl.zeros((DEPTH, BLOCK), tl.float32)
+    for begin in range(0, SPLITS, DEPTH):
+        split = begin + tl.arange(0, DEPTH)
+        known = (split < SPLITS)[:, None] & (place < size)[None, :]
+        found += tl.load(parts + split[:, None] * size + place[None, :], mask=known, other=0.0)
+    tl.store(total + network * size + place, tl.sum(found, 0).to(total.dtype.element_ty), mask=place < size)
 
 
 class Tiles(NamedTuple):
@@ -310,7 +312,7 @@ def to_weight(x: Tensor, dy: Tensor, weights: tuple[int, ...], stride: int, padd
     _to_weight[grid](x, dy, parts, *sizes, SPLITS=splits, **_options(tiles))
     if splits > 1:
         size = dw[0].numel()
-        _add_up[(triton.cdiv(size, 1024), len(x))](parts, dw, size, SPLITS=splits, BLOCK=1024)
+        _add_up[(triton.cdiv(size, 128), len(x))](parts, dw, size, SPLITS=splits, BLOCK=128, DEPTH=16)
     return dw
 
 

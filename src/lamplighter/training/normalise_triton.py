@@ -25,17 +25,17 @@ def _sums(x, parts, R, C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, PART
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     x += network * R * C
     shift = tl.load(x + c).to(tl.float32)[None, :]
-    first = tl.zeros((BC,), tl.float32)
-    second = tl.zeros((BC,), tl.float32)
+    first = tl.zeros((BR, BC), tl.float32)
+    second = tl.zeros((BR, BC), tl.float32)
     for start in range(tl.program_id(0) * BR, R, PARTS * BR):
         r = start + tl.arange(0, BR)
         value = tl.load(x + r[:, None] * C + c[None, :], mask=(r < R)[:, None], other=0.0).to(tl.float32) - shift
         value = tl.where((r < R)[:, None], value, 0.0)
-        first += tl.sum(value, 0)
-        second += tl.sum(value * value, 0)
+        first += value
+        second += value * value
     parts += (network * PARTS + tl.program_id(0)) * 2 * C
-    tl.store(parts + c, first)
-    tl.store(parts + C + c, second)
+    tl.store(parts + c, tl.sum(first, 0))
+    tl.store(parts + C + c, tl.sum(second, 0))
 
 
 @triton.jit
@@ -137,8 +137,8 @@ def _backward_sums(
     shift = tl.load(bias + here)[None, :]
     x += network * R * (4 if POOL else 1) * C
     given += network * R * C
-    first = tl.zeros((BC,), tl.float32)
-    second = tl.zeros((BC,), tl.float32)
+    first = tl.zeros((BR, BC), tl.float32)
+    second = tl.zeros((BR, BC), tl.float32)
     for start in range(tl.program_id(0) * BR, R, PARTS * BR):
         r = start + tl.arange(0, BR)
         known = (r < R)[:, None]
@@ -153,11 +153,11 @@ def _backward_sums(
                 normal = tl.where(larger, other, normal)
                 z = tl.where(larger, other * scale + shift, z)
         back = tl.where(z > 0.0, back, 0.0)
-        first += tl.sum(back, 0)
-        second += tl.sum(back * normal, 0)
+        first += back
+        second += back * normal
     parts += (network * PARTS + tl.program_id(0)) * 2 * C
-    tl.store(parts + c, first)
-    tl.store(parts + C + c, second)
+    tl.store(parts + c, tl.sum(first, 0))
+    tl.store(parts + C + c, tl.sum(second, 0))
 
 
 @triton.jit

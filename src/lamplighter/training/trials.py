@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -18,6 +19,8 @@ from lamplighter.training.settings import Settings
 from lamplighter.training.stack import Stack, stacks_well
 from lamplighter.training.trial import Trial, trials
 
+# Networks in one stack, at most.
+_STACK = 15
 METHODS = ("branches", "streams", "stacked")
 
 
@@ -74,7 +77,9 @@ def fit_many(
     with numerics(settings.precision, device), seeded(seeds[0], device):
         here = data.to(device)
         if method == "stacked":
-            parts: Sequence[Trial | Stack] = [Stack(models, here, settings, masks, seeds)]
+            parts: Sequence[Trial | Stack] = [
+                Stack(models[part], here, settings, masks[part], seeds[part]) for part in stacks(len(models))
+            ]
         else:
             parts = trials(models, here, settings, masks, seeds)
         ready = _run(parts, settings, device, apart=method == "streams", progress=progress)
@@ -83,6 +88,17 @@ def fit_many(
     for found in losses:
         check(found)
     return [Fitted(found, ended - ready, ready - began) for found in losses]
+
+
+def stacks(count: int) -> list[slice]:
+    """How so many networks are shared out among stacks that train side by side.
+
+    >>> stacks(5), stacks(40)
+    ([slice(0, 5, None)], [slice(0, 14, None), slice(14, 27, None), slice(27, 40, None)])
+    """
+    parts = -(-count // _STACK)
+    ends = [-(-count * part // parts) for part in range(parts + 1)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def _run(
