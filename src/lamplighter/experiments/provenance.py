@@ -11,7 +11,7 @@ import torch
 from lamplighter.benchmarking.machine import processor
 from lamplighter.version import __version__
 
-# Says the commit where the code runs outside its repository.
+# Says the commit where the code runs as a copy, outside its repository.
 COMMIT = "LAMPLIGHTER_COMMIT"
 
 
@@ -39,11 +39,13 @@ def describe(device: torch.device, data: str | None) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this file is in, with a + if files differ from it."""
+    """The commit that the environment names, or of the checkout this file is in, with a + if files differ from it."""
+    if named := os.environ.get(COMMIT):
+        return named
     folder = Path(__file__).parent
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
-        return os.environ.get(COMMIT)
+        return None
     return commit + ("+" if _git(folder, "status", "--porcelain", "--", ".") else "")
 
 

@@ -216,7 +216,7 @@ class Tiles(NamedTuple):
     stages: int
 
 
-# Found by trying: on one H200, the fastest for VGG-16's layers with five networks (see docs/experiments.md).
+# Found by trying: on one H200 the fastest for the layers of VGG-16, with five networks.
 _NARROW = Tiles(128, 64, 64, 4, 4)
 _SMALL = Tiles(64, 64, 64, 4, 4)
 _SQUARE = Tiles(128, 128, 64, 8, 3)
