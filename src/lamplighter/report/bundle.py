@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lamplighter.report import layerwise, peaks, tables, tradeoff
+from lamplighter.report import layerwise, peaks, precision, tables, tradeoff
 from lamplighter.report.captions import headings, seeds, stems, training
 from lamplighter.report.figures import rendered
 from lamplighter.report.results import Results
@@ -53,7 +53,7 @@ def contents(section: Section, others: Sequence[Results]) -> dict[str, bytes]:
         section: what to report on.
         others: all results, among which its one-shot counterpart may be.
     """
-    texts = _tables(section) if section.tested else {}
+    texts = _tables(section) | _precision(section, others) if section.tested else {}
     figures = {name: make() for name, make in _figures(section, others).items()}
     drawn = {f"{name}.{kind}": rendered(figure, kind) for name, figure in figures.items() for kind in KINDS}
     return {name: text.encode() for name, text in texts.items()} | drawn
@@ -66,6 +66,17 @@ def _tables(section: Section) -> dict[str, str]:
         f"{name}.tex": tables.latex(shown),
         f"{name}.csv": tables.comma_separated(section.results, section.title),
     }
+
+
+def _precision(section: Section, others: Sequence[Results]) -> dict[str, str]:
+    """How a lower precision compares with fp32, where both were run."""
+    results = section.results
+    exact = precision.twin(results, others)
+    pairs = precision.compare(exact, results) if exact else []
+    if not pairs:
+        return {}
+    text = precision.markdown(pairs, section.title, results.spec.retrain.precision, results.metric)
+    return {f"{section.stem}-against-fp32.md": text}
 
 
 def _figures(section: Section, others: Sequence[Results]) -> Mapping[str, "Callable[[], Figure]"]:
