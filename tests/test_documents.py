@@ -11,16 +11,25 @@ import tomllib
 import pytest
 import torch
 import typer
+from safetensors.torch import save_file
+from typer.testing import CliRunner
 
+import lamplighter as ll
 from documents import DOCUMENTS, LANGUAGES, ROOT, Block, blocks, commands, links, prose, quoted
 from lamplighter.cli.app import app
 
 LAMP = [sys.executable, "-m", "lamplighter"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-LONG = {"lamp demo", "lamp bench prune"}  # run by tests of their own that are marked slow
+LONG = {
+    "lamp demo",
+    "lamp bench prune",
+    "lamp bench checkpoint --size 0.1",
+}  # run by tests of their own that are marked slow
 # These want data, or runs; they are run below on data of a few images, with the trainings cut to a step.
 EXPERIMENT = re.compile(r"lamp (run [a-z]|report|data (prepare|verify))")
+CHECKPOINT = re.compile(r"lamp (inspect|plan|prune) ")  # these a checkpoint, which is made for them
+PACKING = re.compile(r"lamp (pack|unpack|verify) ")  # and these a pruned checkpoint, and each other's results
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 COMMANDS = list(dict.fromkeys(command for document in DOCUMENTS for command in commands(document)))
@@ -128,9 +137,14 @@ def test_lamp_understands_its_arguments(command):
         part, words = part.commands[rest[0]], rest
 
 
-@pytest.mark.parametrize(
-    "command", [c for c in COMMANDS if c.startswith("lamp ") and c not in LONG and not EXPERIMENT.match(c)]
-)
+ALONE = [
+    c
+    for c in COMMANDS
+    if c.startswith("lamp ") and c not in LONG and not (EXPERIMENT.match(c) or CHECKPOINT.match(c) or PACKING.match(c))
+]
+
+
+@pytest.mark.parametrize("command", ALONE)
 def test_lamp_commands_run(command, tmp_path):
     lamp(command, tmp_path)
 
@@ -148,11 +162,42 @@ def test_the_experiments_commands_run(tmp_path, write_images):
     assert list((tmp_path / "report").glob("vgg16-cifar10*.md"))
 
 
+def test_the_checkpoint_commands_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = ["lm_head.weight", *(f"layers.{place}.{part}.weight" for place in range(3) for part in ("attn", "mlp"))]
+    layers = {name: torch.randn(64, 64, dtype=torch.bfloat16) for name in names}
+    (tmp_path / "model").mkdir()
+    for path in (tmp_path / "model.safetensors", tmp_path / "model" / "model.safetensors"):
+        save_file(layers, path, metadata={"format": "pt"})
+    for command in dict.fromkeys(command for command in COMMANDS if CHECKPOINT.match(command)):
+        # Several of them write to the same place.
+        words = [*shlex.split(command)[1:], *(["--force"] if command.startswith("lamp prune") else [])]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "layers.png").exists()
+    assert ll.Checkpoint(tmp_path / "pruned").keys() == layers.keys()
+
+
+def test_the_packing_commands_run(tmp_path):
+    layers = {f"layer{place}.weight": torch.randn(64, 64, dtype=torch.bfloat16) for place in range(3)}
+    save_file(layers, tmp_path / "model.safetensors")
+    ll.prune_checkpoint(tmp_path / "model.safetensors", tmp_path / "pruned.safetensors", sparsity=0.9)
+    for command in COMMANDS:
+        if PACKING.match(command):
+            lamp(command, tmp_path)
+    assert (tmp_path / "unpacked.safetensors").read_bytes() == (tmp_path / "pruned.safetensors").read_bytes()
+
+
 @pytest.mark.slow
 def test_the_demo_runs_as_written(tmp_path):
     done = lamp("lamp demo", tmp_path)
     assert "lamp" in done.stdout
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["curves.png", "layers.png"]
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_checkpoints_runs_as_written(tmp_path):
+    assert "copy, flushed to the disk" in lamp("lamp bench checkpoint --size 0.1", tmp_path).stdout
 
 
 @pytest.mark.slow

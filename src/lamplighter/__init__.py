@@ -8,12 +8,19 @@ from lamplighter.version import __version__
 
 if TYPE_CHECKING:
     from lamplighter import schedules
+    from lamplighter.checkpoint.checkpoint import Checkpoint
+    from lamplighter.checkpoint.packed_models import load_packed
+    from lamplighter.checkpoint.packed_packing import pack
+    from lamplighter.checkpoint.packed_unpacking import unpack
+    from lamplighter.checkpoint.packed_verifying import verify
+    from lamplighter.checkpoint.prune import prune_checkpoint
     from lamplighter.evidence import gradients, input_norms
     from lamplighter.masks import Masks
     from lamplighter.pruning import allocate, prune
     from lamplighter.training.rounds import rounds
 
 __all__ = [
+    "Checkpoint",
     "LamplighterError",
     "LamplighterWarning",
     "Masks",
@@ -21,19 +28,30 @@ __all__ = [
     "allocate",
     "gradients",
     "input_norms",
+    "load_packed",
+    "pack",
     "prune",
+    "prune_checkpoint",
     "rounds",
     "schedules",
+    "unpack",
+    "verify",
 ]
 
 # Where the names live that need torch: loaded when first used, so that `lamp --help` need not wait for it.
 _HOMES = {
+    "Checkpoint": "lamplighter.checkpoint.checkpoint",
     "Masks": "lamplighter.masks",
     "allocate": "lamplighter.pruning",
     "gradients": "lamplighter.evidence",
     "input_norms": "lamplighter.evidence",
+    "load_packed": "lamplighter.checkpoint.packed_models",
+    "pack": "lamplighter.checkpoint.packed_packing",
     "prune": "lamplighter.pruning",
+    "prune_checkpoint": "lamplighter.checkpoint.prune",
     "rounds": "lamplighter.training.rounds",
+    "unpack": "lamplighter.checkpoint.packed_unpacking",
+    "verify": "lamplighter.checkpoint.packed_verifying",
 }
 
 

@@ -18,6 +18,7 @@ from lamplighter.formats import FORMATS
 from lamplighter.problem import Problem
 
 ROWS_AT_ONCE = 1 << 22  # entries that are sorted at once
+FEW = 8  # so many entries of a row are sooner compared with each other than sorted
 
 
 def parse_pattern(pattern: str) -> tuple[int, int] | None:
@@ -192,6 +193,8 @@ def _largest_in_steps(codes: Tensor, alive: Tensor | None, count: int | Tensor) 
 
 def _largest(codes: Tensor, alive: Tensor | None, count: int | Tensor) -> Tensor:
     """Which entries of each row are its `count` largest live ones; of equals the later ones."""
+    if alive is None and isinstance(count, int) and codes.shape[1] <= FEW:
+        return _largest_of_few(codes, count)
     keys = codes.to(torch.int64) + 1
     if alive is not None:
         keys = keys * alive
@@ -200,3 +203,18 @@ def _largest(codes: Tensor, alive: Tensor | None, count: int | Tensor) -> Tensor
     rank = torch.empty_like(order).scatter_(1, order, places)
     keep = rank >= codes.shape[1] - count
     return keep if alive is None else keep & alive
+
+
+def _largest_of_few(codes: Tensor, count: int) -> Tensor:
+    """Which entries of each short row are its `count` largest; of equals the later ones.
+
+    An entry is kept if fewer than `count` others of its row come before it: larger ones, and later ones as large.
+    """
+    columns = codes.t().contiguous()
+    before = torch.zeros(columns.shape, dtype=torch.int8, device=codes.device)
+    for later in range(1, len(columns)):
+        for earlier in range(later):
+            wins = columns[later].ge(columns[earlier])
+            before[earlier] += wins
+            before[later] += wins.logical_not_()
+    return (before < count).t()

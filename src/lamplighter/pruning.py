@@ -2,7 +2,7 @@
 
 import reprlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -50,7 +50,9 @@ def allocate(
     """
     layers = find_layers(weights_or_model, include, exclude)
     problem = pose(layers, sparsity, score, evidence, masks)
-    return _budgets(problem, method, pattern, Constraints(min_density, max_density, densities))
+    budgets = budgets_of(problem, method, pattern, Constraints(min_density, max_density, densities))
+    _warn_of_emptied(problem, budgets)
+    return budgets
 
 
 def prune(
@@ -100,7 +102,8 @@ def prune(
     """
     layers = find_layers(weights_or_model, include, exclude)
     problem = pose(layers, sparsity, score, evidence, masks)
-    budgets = _budgets(problem, method, pattern, Constraints(min_density, max_density, densities))
+    budgets = budgets_of(problem, method, pattern, Constraints(min_density, max_density, densities))
+    _warn_of_emptied(problem, budgets)
     in_place = all(problem.source.tensors[layer.name] is weight for layer, weight in problem.weights)
     if pattern is None:
         packed = selection.select(problem.source, problem.spectra.cuts(budgets), erase=in_place)
@@ -113,12 +116,12 @@ def prune(
     return result
 
 
-def _budgets(problem: Problem, method: str | Method, pattern: str | None, constraints: Constraints) -> dict[str, int]:
+def budgets_of(problem: Problem, method: str | Method, pattern: str | None, constraints: Constraints) -> dict[str, int]:
     """How many weights each layer keeps: by the pattern, or by the method within the constraints."""
     spectra, keep = problem.spectra, problem.keep
     bounds = constraints.bounds(spectra, problem.sizes)
     spectra.bounds = dict(bounds)
-    allocation = _method(method)
+    allocation = find_method(method)
     if pattern is not None and (groups := parse_pattern(pattern)) is not None:
         check_order(bounds)
         budgets = group_budgets(problem, *groups)
@@ -128,27 +131,30 @@ def _budgets(problem: Problem, method: str | Method, pattern: str | None, constr
         spectra.bounds = bounds  # a method may have changed what it was given
         if pattern == "row":
             budgets = whole_rows(problem, budgets)
-    if keep:
-        _warn_of_emptied(problem, budgets)
     return budgets
 
 
 def _warn_of_emptied(problem: Problem, budgets: Mapping[str, int]) -> None:
     """Warn of layers that lose their last weight; not of those that were empty, or nothing but zeros, before."""
+    if problem.keep == 0:
+        return
     emptied = [
         layer.name
         for layer, weight in problem.weights
         if budgets[layer.name] == 0 and problem.spectra[layer.name].size and bool(weight.any())
     ]
     if emptied:
-        warnings.warn(
-            f"{len(emptied):,} of {len(budgets):,} layers are left without any weight: {listed(emptied)}",
-            LamplighterWarning,
-            stacklevel=4,  # where prune or allocate was called
-        )
+        # Where prune or allocate was called.
+        warnings.warn(said_of_emptied(emptied, len(budgets)), LamplighterWarning, stacklevel=3)
 
 
-def _method(method: str | Method) -> Method:
+def said_of_emptied(emptied: Sequence[str], layers: int) -> str:
+    """What a warning says of layers that are left without any weight."""
+    return f"{len(emptied):,} of {layers:,} layers are left without any weight: {listed(emptied)}"
+
+
+def find_method(method: str | Method) -> Method:
+    """The method of a name, "module:function" or a function itself."""
     if callable(method):
         return method
     if isinstance(method, str) and ":" in method:

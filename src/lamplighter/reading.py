@@ -1,6 +1,6 @@
 """Reading weights in memory: layer by layer, in parallel runs, with no copy of what is contiguous."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lamplighter.errors import LamplighterError
-from lamplighter.kernels import Run, kernels_for
+from lamplighter.kernels import Run, batches, kernels_for
 from lamplighter.naming import listed
 from lamplighter.spectrum import Spectrum, add
 
@@ -33,37 +33,64 @@ class Tensors:
 
     def count(self) -> dict[str, Spectrum]:
         """The spectrum of every layer; what is not finite is an error."""
-        tasks = pieces(self.tensors)
+        spectra = self.read()
+        refuse_nonfinite({name: s.nonfinite for name, s in spectra.items() if s.nonfinite})
+        return spectra
+
+    def read(self) -> dict[str, Spectrum]:
+        """The spectrum of every layer, whatever is in it."""
+        summed = self._count_batches()
+        tasks = pieces({name: tensor for name, tensor in self.tensors.items() if name not in summed})
 
         def work(piece: Piece) -> Spectrum:
             run = run_of(self.tensors[piece.layer], self.alive.get(piece.layer), piece)
             return kernels_for(run).count(run)  # type: ignore[no-any-return]
 
-        parts: dict[str, list[Spectrum]] = {name: [] for name in self.tensors}
+        parts: dict[str, list[Spectrum]] = {name: [] for name in self.tensors if name not in summed}
         for piece, spectrum in zip(tasks, parallel(work, tasks), strict=True):
             parts[piece.layer].append(spectrum)
-        summed = {name: add(spectra) for name, spectra in parts.items()}
-        broken = {name: s.nonfinite for name, s in summed.items() if s.nonfinite}
-        if broken:
-            counted = [f"{name} ({count:,})" for name, count in broken.items()]
-            raise LamplighterError(
-                f"NaN or infinite values in {listed(counted)}: they have no rank",
-                "find out where they come from, or leave these layers out with exclude=[...]",
-            )
-        return summed
+        summed |= {name: add(spectra) for name, spectra in parts.items()}
+        return {name: summed[name] for name in self.tensors}
 
     def window(self, codes: Mapping[str, tuple[int, int]], *, energy: bool) -> dict[str, tuple[Spectrum, float]]:
         """Exact spectra between two codes, and about the energy above."""
         windows = {}
+        for batch in batches(self.in_place(codes)):
+            found = kernels_for(next(iter(batch.values()))).window_many(list(batch.values()), [codes[n] for n in batch])
+            windows |= {name: window for name, window in zip(batch, found, strict=True) if window is not None}
         for name, (low, high) in codes.items():
-            run = run_of(self.tensors[name], self.alive.get(name))
-            windows[name] = kernels_for(run).window(run, low, high, energy=energy)
+            if name not in windows:
+                run = run_of(self.tensors[name], self.alive.get(name))
+                windows[name] = kernels_for(run).window(run, low, high, energy=energy)
         return windows
 
     def energy(self, codes: Mapping[str, int]) -> dict[str, int]:
         """The exact energy of the entries from a code up, in units squared."""
         runs = {name: run_of(self.tensors[name], self.alive.get(name)) for name in codes}
         return {name: kernels_for(run).energy(run, codes[name]) for name, run in runs.items()}
+
+    def _count_batches(self) -> dict[str, Spectrum]:
+        """The spectra of what can be read many layers at a time."""
+        found: dict[str, Spectrum] = {}
+        for batch in batches(self.in_place(self.tensors)):
+            runs = list(batch.values())
+            found |= zip(batch, kernels_for(runs[0]).count_many(runs), strict=True)
+        return found
+
+    def in_place(self, names: Iterable[str]) -> dict[str, Run]:
+        """The runs of those layers that need no copy."""
+        tensors = {name: self.tensors[name] for name in names}
+        return {n: run_of(t, self.alive.get(n)) for n, t in tensors.items() if t.is_contiguous()}
+
+
+def refuse_nonfinite(broken: Mapping[str, int]) -> None:
+    """An error if some layers hold NaN or infinite weights, so many each."""
+    if broken:
+        counted = [f"{name} ({count:,})" for name, count in broken.items()]
+        raise LamplighterError(
+            f"NaN or infinite values in {listed(counted)}: they have no rank",
+            "find out where they come from, or leave these layers out with exclude=[...]",
+        )
 
 
 @dataclass(frozen=True)

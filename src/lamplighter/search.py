@@ -213,9 +213,14 @@ def _narrow(
 
     if sum(len(looks[n].spectrum.keys) for n in names) < REMEMBERED:
         look = functools.cache(look)
-    outlines = [_outline(look(batch)) for batch in batches]
-    starts, ends, sizes = (np.concatenate(part) for part in zip(*outlines, strict=True))
-    least, most = _weighted_kth(starts, sizes, need), _weighted_kth(ends, sizes, need)
+    # Closer in two steps, of groups and then of bins: of very many layers not even those near the cut should be held.
+    least, most = _bracket([_outline(look(batch)) for batch in batches], need)
+    passed, near = 0, []
+    for stretch in map(look, batches):
+        passed += int(stretch.counts[stretch.ends < least].sum())
+        part = _reaching(stretch, least, most)
+        near.append((part.low, part.ends, part.counts))
+    least, most = _bracket(near, need - passed)
     done = sum(_passed(look(batch), least, len(names)) for batch in batches)
     live = joined([_reaching(look(batch), least, most) for batch in batches])
     below, within = _around(live, need - int(np.sum(done)), len(names))
@@ -235,6 +240,13 @@ def _batches(looks: Mapping[str, Window]) -> list[tuple[str, ...]]:
         groups.setdefault((*kind, bins[kind] // TOGETHER), []).append(name)
         bins[kind] += len(look.spectrum.keys)
     return [tuple(group) for group in groups.values()]
+
+
+def _bracket(outlines: list[tuple[Floats, Floats, Ints]], need: int) -> tuple[float, float]:
+    """Bounds below and above the `need`-th smallest key, from bounds of groups of keys; the outlines are used up."""
+    starts, ends, sizes = (np.concatenate(part) for part in zip(*outlines, strict=True))
+    outlines.clear()
+    return _weighted_kth(starts, sizes, need), _weighted_kth(ends, sizes, need)
 
 
 def _outline(stretch: Stretch) -> tuple[Floats, Floats, Ints]:

@@ -13,7 +13,7 @@ from lamplighter.spectrum import Spectrum
 class Source(Protocol):
     """Whatever can read the weights: tensors in memory, a file, the ranks of a cluster. Each call is one reading."""
 
-    def count(self) -> dict[str, Spectrum]:
+    def count(self) -> Mapping[str, Spectrum]:
         """The first reading: the spectrum of every layer."""
 
     def window(self, codes: Mapping[str, tuple[int, int]], *, energy: bool) -> dict[str, tuple[Spectrum, float]]:
@@ -84,7 +84,8 @@ class Spectra(Mapping[str, Spectrum]):
             above = int(spectrum.counts[last + 1 :].sum(dtype=np.int64))
             if spectrum.shift == 0:
                 part = slice(first, last + 1)
-                inside = Spectrum(spectrum.dtype, 0, 0, spectrum.keys[part], spectrum.counts[part])
+                # Copies: a view would keep all bins of the layer, which may not be in memory otherwise.
+                inside = Spectrum(spectrum.dtype, 0, 0, spectrum.keys[part].copy(), spectrum.counts[part].copy())
                 windows[name] = Window(above, _energy_above(spectrum, last) if energy else 0.0, high, inside)
             else:
                 asked[name] = (max(low << spectrum.shift, 1), high << spectrum.shift)
@@ -138,6 +139,8 @@ def _place(spectrum: Spectrum, rank: int) -> int:
 def _cut(window: Window, budget: int) -> Cut | None:
     """The cut that keeps `budget` entries, if it lies in the window."""
     rank = budget - window.above
+    if rank == 0:
+        return Cut(window.top, 0)  # what lies above the stretch, and nothing of it
     if not 0 < rank <= window.spectrum.nonzero:
         return None
     place = _place(window.spectrum, rank)

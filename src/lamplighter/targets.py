@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,9 +37,20 @@ class Layer:
 
     @property
     def weight(self) -> Tensor:
-        """The weights themselves, detached, in the parameter's own memory."""
+        """The weights themselves, detached, in the parameter's own memory.
+
+        An expert of a stack that lies in several processes (see `parts`) has no tensor of its own: its shape and dtype
+        alone, since to cut it out of the stack would gather it.
+        """
         whole = self.parameter.detach()
+        if self.expert is not None and hasattr(whole, "placements"):
+            return torch.empty(self.shape, dtype=whole.dtype, device="meta")
         return whole if self.expert is None else whole[self.expert]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the layer, wherever its weights are."""
+        return tuple(self.parameter.shape if self.expert is None else self.parameter.shape[1:])
 
     @property
     def parameter_name(self) -> str:
@@ -84,14 +95,33 @@ def find_layers(
     >>> [layer.name for layer in find_layers(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)))]
     ['0.weight', '2.weight']
     """
-    offers = [offer for candidate in survey(weights_or_model) for offer in _offers_of(candidate)]
+    return choose_layers(survey(weights_or_model), include, exclude, type(weights_or_model).__name__)
+
+
+def choose_layers(
+    candidates: Iterable[Candidate],
+    include: str | Iterable[str] | None,
+    exclude: str | Iterable[str] | None,
+    where: str,
+    check: Callable[[Layer, str], None] | None = None,
+) -> list[Layer]:
+    """The layers that count of what could be chosen, in natural order of their names.
+
+    Args:
+        candidates: what could be chosen.
+        include: globs on parameter or layer names that replace the default choice.
+        exclude: globs on parameter or layer names to remove from it.
+        where: what they are of, as an error calls it.
+        check: raises an error for a layer that cannot be pruned, given what its weight is packed in.
+    """
+    offers = [offer for candidate in candidates for offer in _offers_of(candidate)]
     chosen = _choose(offers, include, exclude)
     layers = [offer.layer for offer in chosen if not offer.source.computed]
     computed = sorted({offer.layer.name for offer in chosen if offer.source.computed}, key=natural_key)
     if not layers:
-        raise _nothing_prunable(weights_or_model, offers, computed, chose=include is not None or exclude is not None)
+        raise _nothing_prunable(where, offers, computed, chose=include is not None or exclude is not None)
     for offer in {id(offer.layer.parameter): offer for offer in reversed(chosen) if not offer.source.computed}.values():
-        _check_usable(offer.layer, offer.source.packed_in)
+        (check or _check_usable)(offer.layer, offer.source.packed_in)
     if computed:
         warnings.warn(
             f"left out, because they are computed from other parameters: {listed(computed)} "
@@ -198,10 +228,7 @@ def _unsupported(layer: Layer, found: str) -> LamplighterError:
     )
 
 
-def _nothing_prunable(
-    weights_or_model: object, offers: list[_Offer], computed: list[str], *, chose: bool
-) -> LamplighterError:
-    kind = type(weights_or_model).__name__
+def _nothing_prunable(kind: str, offers: list[_Offer], computed: list[str], *, chose: bool) -> LamplighterError:
     if computed:
         return LamplighterError(
             f"nothing to prune in {kind}: all chosen weights are computed from others ({listed(computed)})",

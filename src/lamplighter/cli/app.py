@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lamplighter.cli import bench, data, demo, report, run
+from lamplighter.cli import bench, data, demo, inspect, pack, plan, prune, report, run
 from lamplighter.cli.console import plain_warnings, prose, show_error, show_help_if_bare
 from lamplighter.errors import LamplighterError
 from lamplighter.version import __version__
@@ -17,6 +17,7 @@ EXAMPLES = """[bold]First steps[/bold]
 $ lamp demo            [dim]# see what it does, in about a minute; no downloads[/dim]
 $ lamp demo --help     [dim]# what a command takes, with examples[/dim]
 $ lamp bench prune     [dim]# how fast it is on this machine, and against what[/dim]
+$ lamp prune model.safetensors -o sparse.safetensors --sparsity 0.5
 
 [bold]In Python[/bold]
 >>> import lamplighter as ll
@@ -88,6 +89,10 @@ def root(
 
 
 demo.register(app, panel="Start here")
+prune.register(app, panel="Checkpoints")
+plan.register(app, panel="Checkpoints")
+inspect.register(app, panel="Checkpoints")
+pack.register(app, panel="Checkpoints")
 run.register(app, panel="Experiments")
 data.register(app, panel="Experiments")
 report.register(app, panel="Experiments")

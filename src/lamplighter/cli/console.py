@@ -7,7 +7,18 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 from lamplighter.errors import LamplighterError, LamplighterWarning
@@ -94,3 +105,33 @@ def progress_bars(unit: str) -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+def byte_bars() -> Progress:
+    """Bars on standard error in bytes, with a rate, the time taken and the time left; silent where nobody watches."""
+    console = stderr()
+    return Progress(
+        TextColumn("{task.description:8}"),
+        BarColumn(bar_width=16),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+class ByteBars:
+    """One bar for each stage of some work, begun when the stage begins."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
+        self.tasks: dict[str, TaskID] = {}
+
+    def show(self, stage: str, done: int, total: int) -> None:
+        """So many bytes of a stage are done, of so many as far as is known."""
+        if stage not in self.tasks:
+            self.tasks[stage] = self.bars.add_task(stage, total=total)
+        self.bars.update(self.tasks[stage], completed=done, total=total)

@@ -1,0 +1,1 @@
+"""Checkpoints of any size: lazy reading, streamed pruning, atomic writing."""
