@@ -227,7 +227,7 @@ def _cut(rows: int, channels: int, networks: int, *, pool: bool = False) -> _Cut
     width = min(128, channels & -channels)
     height = max(8, _TILE // (4 if pool else 1) // width)
     wanted = max(1, _PROGRAMS // (networks * (channels // width)))
-    parts = min(triton.next_power_of_2(wanted), triton.next_power_of_2(triton.cdiv(rows, height)), 256)
+    parts = min(triton.next_power_of_2(wanted), triton.next_power_of_2(triton.cdiv(rows, height)), 1024)
     return _Cut(height, width, parts)
 
 
@@ -239,7 +239,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, pool: bool) -> 
     sums = x.new_empty(networks, parts, 2, channels, dtype=torch.float32)
     mean, variance = (torch.empty_like(weight) for _ in range(2))
     _sums[(parts, channels // bc, networks)](x, sums, rows, C=channels, BR=br, BC=bc, PARTS=parts)
-    narrow = min(bc, 16)
+    narrow = min(bc, max(1, 4096 // parts))
     _moments[(channels // narrow, networks)](x, sums, mean, variance, rows, C=channels, BC=narrow, PARTS=parts)
     if pool:
         rows, height, width = rows // 4, height // 2, width // 2
@@ -262,7 +262,7 @@ def backward(
     form = {"C": channels, "W": x.shape[3], "POOL": pool, "BR": br, "BC": bc}
     _backward_sums[(parts, channels // bc, networks)](x, given, sums, *shared, rows, eps, **form, PARTS=parts)
     to_weight, to_bias = (torch.empty_like(weight) for _ in range(2))
-    narrow = min(bc, 16)
+    narrow = min(bc, max(1, 4096 // parts))
     _add_parts[(channels // narrow, networks)](sums, to_bias, to_weight, C=channels, BC=narrow, PARTS=parts)
     dx = torch.empty_like(x)
     grid = (triton.cdiv(rows, br), channels // bc, networks)
