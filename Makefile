@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint types format env clean
+.PHONY: demo test test-all lint types format docs env clean
 
 demo: $(READY)
 	$(BIN)/lamp demo
@@ -26,6 +26,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The documentation is in site/index.html."
+
 env: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -35,4 +39,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) demo site .pytest_cache .ruff_cache .mypy_cache .hypothesis

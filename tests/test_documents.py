@@ -30,6 +30,7 @@ LONG = {
 EXPERIMENT = re.compile(r"lamp (run [a-z]|report|data (prepare|verify))")
 CHECKPOINT = re.compile(r"lamp (inspect|plan|prune) ")  # these a checkpoint, which is made for them
 PACKING = re.compile(r"lamp (pack|unpack|verify) ")  # and these a pruned checkpoint, and each other's results
+MIGRATING = re.compile(r"lamp migrate ")  # and these what other tools have written
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 COMMANDS = list(dict.fromkeys(command for document in DOCUMENTS for command in commands(document)))
@@ -74,7 +75,7 @@ def test_links_lead_to_files_that_exist(document):
 
 @every_document
 def test_files_named_in_the_text_exist(document):
-    made = {"demo/"}
+    made = {"demo/", "site/"}
     for path in set(quoted(document)) - made:
         if re.fullmatch(r"(src|tests|docs|\.ci)/[\w./-]+|[a-z_]+(\.py|/)", path):
             assert any((folder / path).exists() for folder in (ROOT, ROOT / "src" / "lamplighter")), path
@@ -140,7 +141,9 @@ def test_lamp_understands_its_arguments(command):
 ALONE = [
     c
     for c in COMMANDS
-    if c.startswith("lamp ") and c not in LONG and not (EXPERIMENT.match(c) or CHECKPOINT.match(c) or PACKING.match(c))
+    if c.startswith("lamp ")
+    and c not in LONG
+    and not any(each.match(c) for each in (EXPERIMENT, CHECKPOINT, PACKING, MIGRATING))
 ]
 
 
@@ -186,6 +189,19 @@ def test_the_packing_commands_run(tmp_path):
         if PACKING.match(command):
             lamp(command, tmp_path)
     assert (tmp_path / "unpacked.safetensors").read_bytes() == (tmp_path / "pruned.safetensors").read_bytes()
+
+
+def test_the_migrating_commands_run(tmp_path):
+    weight, mask = torch.randn(8, 8), (torch.rand(8, 8) < 0.5).float()
+    torch.save({"state_dict": {"fc.weight_orig": weight, "fc.weight_mask": mask}}, tmp_path / "pruned.ckpt")
+    (tmp_path / "sparse-model").mkdir()
+    stored = {"fc.shape": torch.tensor([1, 8]), "fc.bitmask": torch.tensor([[5]], dtype=torch.uint8)}
+    save_file({**stored, "fc.compressed": torch.ones(2)}, tmp_path / "sparse-model" / "model.safetensors")
+    for command in COMMANDS:
+        if MIGRATING.match(command):
+            lamp(command, tmp_path)
+    assert torch.equal(ll.Masks.load(tmp_path / "pruned.masks.safetensors")["fc.weight"], mask.bool())
+    assert ll.Checkpoint(tmp_path / "dense-model")["fc.weight"].tolist() == [[1, 0, 1, 0, 0, 0, 0, 0]]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "lamplighter"
 # __init__ names what is public, from every stage, and stands outside.)
 STAGES = {
     "foundation": ["version", "errors", "naming", "plugins", "bits"],
-    "weights": ["modules", "candidates", "targets", "memory"],
+    "weights": ["modules", "candidates", "targets", "memory", "parts"],
     "scores": ["scores", "evidence"],
     "spectra": [
         *("formats", "spectrum", "kernels", "kernels.cpu", "kernels.anywhere", "kernels.cuda_build", "kernels.cuda"),
@@ -23,16 +23,17 @@ STAGES = {
     "budgets": ["search", "ties", "allocation", "constraints"],
     "selection": ["selection"],
     "masks": ["holding", "mask_files", "mask_table", "masks"],
-    "pruning": ["problem", "patterns", "pruning"],
+    "pruning": ["ranks", "problem", "patterns", "pruning"],
     "schedules": ["schedules"],
     "rounds": ["training", "training.rewinding", "training.rounds"],
 }
 CORE = [module for stage, modules in STAGES.items() if stage != "rounds" for module in modules]
 # Built on top of the core, and free to import what they need.
-OUTSIDE = {"__init__", "__main__", "benchmarking", "checkpoint", "cli", "data", "experiments", "models"}
-OUTSIDE |= {"optional", "report"}
+OUTSIDE = {"__init__", "__main__", "benchmarking", "checkpoint", "cli", "data", "distributed", "experiments", "models"}
+OUTSIDE |= {"integrations", "migration", "optional", "report"}
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 MODELS_AND_DATA = {"PIL", "datasets", "pandas", "pyarrow", "sklearn", "torchvision", "transformers"}
+TRAINERS_AND_PEERS = {"accelerate", "compressed_tensors", "lightning", "pytorch_lightning"}
 COMMANDS_AND_REPORTS = {"matplotlib", "plotly", "ray", "rich", "scipy", "typer"}
 
 
@@ -123,4 +124,4 @@ print(json.dumps(loaded))
 
 def test_importing_the_library_imports_nothing_that_only_some_commands_need():
     code = "import json, sys, lamplighter; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-    assert set(in_a_new_process(code)) & (MODELS_AND_DATA | COMMANDS_AND_REPORTS) == set()
+    assert set(in_a_new_process(code)) & (MODELS_AND_DATA | COMMANDS_AND_REPORTS | TRAINERS_AND_PEERS) == set()

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from lamplighter.checkpoint.prune import prune_checkpoint
     from lamplighter.evidence import gradients, input_norms
     from lamplighter.masks import Masks
+    from lamplighter.migration.modules import adopt
+    from lamplighter.migration.reading import read_sparse
+    from lamplighter.migration.writing import migrate
     from lamplighter.pruning import allocate, prune
     from lamplighter.training.rounds import rounds
 
@@ -25,13 +28,16 @@ __all__ = [
     "LamplighterWarning",
     "Masks",
     "__version__",
+    "adopt",
     "allocate",
     "gradients",
     "input_norms",
     "load_packed",
+    "migrate",
     "pack",
     "prune",
     "prune_checkpoint",
+    "read_sparse",
     "rounds",
     "schedules",
     "unpack",
@@ -42,13 +48,16 @@ __all__ = [
 _HOMES = {
     "Checkpoint": "lamplighter.checkpoint.checkpoint",
     "Masks": "lamplighter.masks",
+    "adopt": "lamplighter.migration.modules",
     "allocate": "lamplighter.pruning",
     "gradients": "lamplighter.evidence",
     "input_norms": "lamplighter.evidence",
     "load_packed": "lamplighter.checkpoint.packed_models",
+    "migrate": "lamplighter.migration.writing",
     "pack": "lamplighter.checkpoint.packed_packing",
     "prune": "lamplighter.pruning",
     "prune_checkpoint": "lamplighter.checkpoint.prune",
+    "read_sparse": "lamplighter.migration.reading",
     "rounds": "lamplighter.training.rounds",
     "unpack": "lamplighter.checkpoint.packed_unpacking",
     "verify": "lamplighter.checkpoint.packed_verifying",

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lamplighter.errors import LamplighterError
 from lamplighter.modules import is_hf_conv1d, named_modules, unwrap
+from lamplighter.parts import exchanging
 from lamplighter.targets import find_layers
 
 
@@ -47,6 +48,11 @@ def gradients(
     {'weight': tensor([[1., 2.]])}
     """
     _check_model(model, "gradients")
+    if exchanging(model):
+        raise LamplighterError(
+            "FSDP exchanges the weights while the model runs, so that no gradients of them can be asked for",
+            "run a backward pass and take what it leaves: {name: p.grad for name, p in model.named_parameters()}",
+        )
     _check_batches(batches)
     _check_loss(loss)
     weights = {layer.parameter_name: layer.parameter for layer in find_layers(model, include, exclude)}

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from lamplighter.errors import LamplighterError
+from lamplighter.parts import Part, Parts, memory_of
 from lamplighter.targets import Layer
 
 
@@ -37,15 +38,19 @@ class Hold:
     """
 
     def __init__(
-        self, masks: Mapping[str, Tensor], layers: Mapping[str, Layer], optimizers: Sequence[Optimizer]
+        self,
+        mask_here: Callable[[str], Tensor],
+        layers: Mapping[str, Layer],
+        parts: Parts,
+        optimizers: Sequence[Optimizer],
     ) -> None:
-        pruned = _pruned(masks, layers)
+        pruned = _pruned(mask_here, layers, parts)
         _check_owned(pruned, layers, optimizers)
         for parameter, dead in pruned:
             if parameter in _held:
                 release(parameter)
             if parameter.grad is not None:
-                parameter.grad.masked_fill_(dead, 0)
+                memory_of(parameter.grad).masked_fill_(dead, 0)
             _held[parameter] = Held(dead, _on_gradient(parameter, _mask_gradient(dead)), ref(self))
         self.parameters = [parameter for parameter, _ in pruned]
         self._handles = [optimizer.register_step_post_hook(_mask_weights(self)) for optimizer in optimizers]
@@ -55,7 +60,8 @@ class Hold:
         """Set the pruned weights to zero."""
         with torch.no_grad():
             for parameter in self.parameters:
-                parameter.masked_fill_(_held[parameter].dead.to(parameter.device), 0)
+                memory = memory_of(parameter)
+                memory.masked_fill_(_held[parameter].dead.to(memory.device), 0)
 
     def remove(self) -> None:
         """Take all hooks away, but for those of parameters that a later hold has taken over."""
@@ -93,20 +99,29 @@ def _check_owned(
         )
 
 
-def _pruned(masks: Mapping[str, Tensor], layers: Mapping[str, Layer]) -> list[tuple[Tensor, Tensor]]:
-    """Each parameter with the boolean tensor of its pruned weights."""
+def _pruned(
+    mask_here: Callable[[str], Tensor], layers: Mapping[str, Layer], parts: Parts
+) -> list[tuple[Tensor, Tensor]]:
+    """Each parameter with the boolean tensor of its pruned weights, as far as these lie in this process."""
     by_parameter: dict[int, list[tuple[str, Layer]]] = defaultdict(list)
     for name, layer in layers.items():
         by_parameter[id(layer.parameter)].append((name, layer))
     pruned = []
-    for parts in by_parameter.values():
-        parameter = parts[0][1].parameter
-        dead = torch.zeros_like(parameter, dtype=torch.bool, requires_grad=False)
-        for name, layer in parts:
-            place = dead if layer.expert is None else dead[layer.expert]
-            place.copy_(~masks[name].to(dead.device))
+    for named in by_parameter.values():
+        parameter = named[0][1].parameter
+        dead = torch.zeros_like(memory_of(parameter), dtype=torch.bool, requires_grad=False)
+        for name, layer in named:
+            place = _place_of(layer, parts.get(name), dead)
+            place.copy_(~mask_here(name).to(dead.device))
         pruned.append((parameter, dead))
     return pruned
+
+
+def _place_of(layer: Layer, part: Part | None, dead: Tensor) -> Tensor:
+    """Where a layer stands in a tensor shaped as its parameter, or as what lies here of it."""
+    if part is not None:
+        return part.place_in(dead)
+    return dead if layer.expert is None else dead[layer.expert]
 
 
 def _on_gradient(parameter: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:
@@ -125,7 +140,8 @@ def _on_gradient(parameter: Tensor, hook: Callable[[Tensor], None]) -> Removable
 def _mask_gradient(dead: Tensor) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         if parameter.grad is not None:
-            parameter.grad.masked_fill_(dead.to(parameter.grad.device), 0)
+            gradient = memory_of(parameter.grad)
+            gradient.masked_fill_(dead.to(gradient.device), 0)
 
     return hook
 

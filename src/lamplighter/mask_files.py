@@ -10,7 +10,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -25,13 +26,25 @@ VERSION = 1
 
 
 def write_masks(path: Path, packed: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Write packed masks: to a temporary name first, then renamed, so that the file is never half-written."""
-    metadata = {KEY: json.dumps({"version": VERSION, "shapes": {n: list(s) for n, s in shapes.items()}})}
+    """Write packed masks to a file."""
+    with replacing(path) as temporary:
+        tensors = {name: bits.cpu().contiguous() for name, bits in packed.items()}
+        save_file(tensors, temporary, metadata=metadata_of(shapes))
+
+
+def metadata_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """What stands in the file beside the bits."""
+    return {KEY: json.dumps({"version": VERSION, "shapes": {n: list(s) for n, s in shapes.items()}})}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file to write to, renamed when it is complete, so that the file is never half-written."""
     handle, temporary = -1, ""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         os.close(handle)
-        save_file({name: bits.cpu().contiguous() for name, bits in packed.items()}, temporary, metadata=metadata)
+        yield Path(temporary)
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
     except (OSError, SafetensorError) as error:

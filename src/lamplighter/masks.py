@@ -15,6 +15,7 @@ from lamplighter.mask_files import read_masks, write_masks
 from lamplighter.mask_table import as_html, as_text
 from lamplighter.memory import check_memory
 from lamplighter.naming import listed
+from lamplighter.parts import Part, Parts, gather_up, part_of, totals, weight_here, write_spread
 from lamplighter.targets import Layer, find_named, natural_key
 
 
@@ -23,6 +24,10 @@ class Masks(Mapping[str, Tensor]):
 
     Masks that `prune` returned, and masks that were applied to a model, know the weights they belong to: `hold` keeps
     those at zero while training goes on.
+
+    Of layers that lie in several processes each process has the bits of its own part. Looked at, such a mask is a
+    DTensor placed as the weight is; `kept` and what follows from it are of whole layers. `&`, `==` and `save` are then
+    for all processes to call together.
 
     Args:
         masks: boolean tensors by layer name.
@@ -44,28 +49,54 @@ class Masks(Mapping[str, Tensor]):
                 raise LamplighterError(f"mask {name!r} is {found}, expected a boolean tensor", "use tensor.bool()")
         self._fill({n: bits.pack(m) for n, m in masks.items()}, {n: tuple(m.shape) for n, m in masks.items()})
 
-    def _fill(self, packed: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> None:
+    def _fill(
+        self,
+        packed: Mapping[str, Tensor],
+        shapes: Mapping[str, Sequence[int]],
+        parts: Parts | None = None,
+        kept: Mapping[str, int] | None = None,
+    ) -> None:
         names = sorted(packed, key=natural_key)
         self._packed = {name: packed[name] for name in names}
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(shapes[name]) for name in names}
-        self._kept: dict[str, int] | None = None
+        self._parts: dict[str, Part] = dict(parts or {})
+        self._kept = None if kept is None else {name: kept[name] for name in names}
         self._layers: dict[str, Layer] = {}
         self._hold: Hold | None = None
 
     @classmethod
-    def from_packed(cls, packed: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> "Masks":
-        """Masks of bits that are packed already (see `bits.pack`)."""
+    def from_packed(
+        cls,
+        packed: Mapping[str, Tensor],
+        shapes: Mapping[str, Sequence[int]],
+        parts: Parts | None = None,
+        kept: Mapping[str, int] | None = None,
+    ) -> "Masks":
+        """Masks of bits that are packed already (see `bits.pack`).
+
+        Args:
+            packed: the bits; of a layer in `parts`, of what lies here.
+            shapes: the shapes of whole layers.
+            parts: which entries lie here, of layers that do not all.
+            kept: how many weights each layer keeps, if that is known; needed where there are parts.
+        """
         masks = cls.__new__(cls)
-        masks._fill(packed, shapes)
+        masks._fill(packed, shapes, parts, kept)
         return masks
 
     @property
     def packed(self) -> Mapping[str, Tensor]:
-        """The bits themselves, eight to a byte, by layer name."""
+        """The bits themselves, eight to a byte, by layer name; as far as they lie in this process."""
         return self._packed
 
     def __getitem__(self, name: str) -> Tensor:
-        return bits.unpack(self._packed[name], self.shapes[name])
+        part = self._parts.get(name)
+        return self.here(name) if part is None else part.wrap(self.here(name), name)
+
+    def here(self, name: str) -> Tensor:
+        """The mask of what lies in this process of a layer: all of it, unless the layer is a DTensor."""
+        part = self._parts.get(name)
+        return bits.unpack(self._packed[name], self.shapes[name] if part is None else part.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._packed)
@@ -114,8 +145,13 @@ class Masks(Mapping[str, Tensor]):
         if not isinstance(other, Masks):
             return NotImplemented
         self._check_same_layers(other)
-        packed = {name: bits_ & other._packed[name].to(bits_.device) for name, bits_ in self._packed.items()}
-        both = Masks.from_packed(packed, self.shapes)
+        parts = {**other._parts, **self._parts}
+        packed = {}
+        for name in self._packed:
+            mine, others = self._bits_in(name, parts.get(name)), other._bits_in(name, parts.get(name))
+            packed[name] = mine & others.to(mine.device)
+        kept = totals({name: bits.count(bits_) for name, bits_ in packed.items()}, parts)
+        both = Masks.from_packed(packed, self.shapes, parts, kept)
         both._layers = dict(self._layers)
         return both
 
@@ -124,7 +160,12 @@ class Masks(Mapping[str, Tensor]):
             return NotImplemented
         if self.shapes != other.shapes:
             return False
-        return all(torch.equal(mine, other._packed[name].to(mine.device)) for name, mine in self._packed.items())
+        parts = {**other._parts, **self._parts}
+        differing = {}
+        for name in self._packed:
+            mine, others = self._bits_in(name, parts.get(name)), other._bits_in(name, parts.get(name))
+            differing[name] = int(not torch.equal(mine, others.to(mine.device)))
+        return not any(totals(differing, parts).values())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -139,8 +180,15 @@ class Masks(Mapping[str, Tensor]):
         return as_html(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the masks to a safetensors file, bit-packed, with the layers' names and shapes."""
-        write_masks(Path(path), self._packed, self.shapes)
+        """Write the masks to a safetensors file, bit-packed, with the layers' names and shapes.
+
+        If they lie in several processes, all of these call this together, and one writes the same file as for a model
+        that is in one process alone.
+        """
+        if self._parts:
+            write_spread(Path(path), self._packed, self.shapes, self._parts)
+        else:
+            write_masks(Path(path), self._packed, self.shapes)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Masks":
@@ -149,16 +197,42 @@ class Masks(Mapping[str, Tensor]):
 
     def apply(self, weights_or_model: nn.Module | Mapping[str, Tensor]) -> "Masks":
         """Set every weight that is not kept to +0.0, in place; these masks belong to these weights from now on."""
+        gather_up(weights_or_model)
         layers = self._layers_of(weights_or_model)
-        packed = {name: bits_.to(layers[name].weight.device) for name, bits_ in self._packed.items()}
-        selection.erase({name: layer.weight for name, layer in layers.items()}, packed)
         self.bind(layers)
+        weights = {name: weight_here(layer, self._parts.get(name)) for name, layer in layers.items()}
+        selection.erase(weights, self._packed)
         return self
 
     def bind(self, layers: Mapping[str, Layer]) -> None:
         """Let the masks belong to these layers, without changing any weight."""
-        self._layers = dict(layers)
-        self._packed = {name: packed.to(layers[name].weight.device) for name, packed in self._packed.items()}
+        packed = self.bits_here(list(layers.values()))
+        parts = {name: part for name, layer in layers.items() if (part := part_of(layer)) is not None}
+        if parts:
+            self._kept = self.kept  # while all bits are here
+        self._layers, self._packed, self._parts = dict(layers), packed, parts
+
+    def bits_here(self, layers: Sequence[Layer]) -> dict[str, Tensor]:
+        """The packed masks of these very layers, as far as they lie in this process, on their device."""
+        self.check_layers(layers)
+        found = {}
+        for layer in layers:
+            part = part_of(layer)
+            device = weight_here(layer, part).device
+            found[layer.name] = self._bits_in(layer.name, part).to(device)
+        return {name: found[name] for name in self._packed}
+
+    def _bits_in(self, name: str, part: Part | None) -> Tensor:
+        """The packed mask of a part of a layer."""
+        mine, packed = self._parts.get(name), self._packed[name]
+        if mine is None:
+            return packed if part is None else part.pick_bits(packed)
+        if part is None or not mine.alike(part):
+            raise LamplighterError(
+                f"the mask of {name} lies in several processes, in other parts than its weights do",
+                "take it over by a file: masks.save(path), ll.Masks.load(path)",
+            )
+        return packed
 
     def hold(self, optimizer: Optimizer, *others: Optimizer) -> None:
         """Keep pruned weights at zero while training goes on.
@@ -181,7 +255,7 @@ class Masks(Mapping[str, Tensor]):
                 "these masks belong to no model yet, so there is nothing to hold",
                 "apply them first: masks.apply(model)",
             )
-        hold = Hold(self, self._layers, (optimizer, *others))
+        hold = Hold(self.here, self._layers, self._parts, (optimizer, *others))
         self.release()  # of what it has not replaced already
         self._hold = hold
 
@@ -193,7 +267,7 @@ class Masks(Mapping[str, Tensor]):
 
     def check_layers(self, layers: Sequence[Layer]) -> None:
         """An error unless these masks are for exactly these layers."""
-        found = {layer.name: tuple(layer.weight.shape) for layer in layers}
+        found = {layer.name: layer.shape for layer in layers}
         if found == self.shapes:
             return
         raise LamplighterError(
@@ -204,8 +278,8 @@ class Masks(Mapping[str, Tensor]):
     def _layers_of(self, weights_or_model: nn.Module | Mapping[str, Tensor]) -> dict[str, Layer]:
         layers = find_named(weights_or_model, self._packed)
         for name, layer in layers.items():
-            check_memory(name, layer.weight)
-        found = {name: tuple(layer.weight.shape) for name, layer in layers.items()}
+            check_memory(name, weight_here(layer, part_of(layer)))
+        found = {name: layer.shape for name, layer in layers.items()}
         if found != self.shapes:
             raise LamplighterError(
                 f"the masks are of another model: {_difference(self.shapes, found)}",

@@ -15,10 +15,6 @@ _MOST_WORK = 1_000_000  # what numpy may try before it gives up on telling wheth
 
 def check_memory(name: str, weight: Tensor) -> None:
     """An error for weights that cannot be set one by one."""
-    if hasattr(weight, "placements"):
-        raise LamplighterError(
-            f"{name} is a DTensor, sharded over devices, which is not supported yet", "prune before sharding the model"
-        )
     extent = 1  # how many places the dimensions with smaller strides cover
     for stride, size in sorted(zip(weight.stride(), weight.shape, strict=True)):
         if size < 2 or weight.numel() == 0:

@@ -6,7 +6,7 @@ weight of a grouped convolution is taken as it is stored.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import torch
@@ -36,7 +36,7 @@ def parse_pattern(pattern: str) -> tuple[int, int] | None:
 def group_budgets(problem: Problem, n: int, m: int) -> dict[str, int]:
     """N of every M inputs: the same density everywhere. All layers must have a multiple of M inputs."""
     _check_inputs(problem, m)
-    budgets = {layer.name: weight.numel() // m * n for layer, weight in problem.weights}
+    budgets = {name: size // m * n for name, size in problem.sizes.items()}
     total = sum(budgets.values())
     if problem.keep != total:
         size = sum(problem.sizes.values())
@@ -44,6 +44,13 @@ def group_budgets(problem: Problem, n: int, m: int) -> dict[str, int]:
             f'pattern "{n}:{m}" keeps {total:,} weights, but the sparsity asks to keep {problem.keep:,}',
             f"use sparsity={float(Fraction(size - total, size))!r}",
         )
+    with problem.ranks.together():
+        _check_groups(problem, budgets, n, m)
+    return budgets
+
+
+def _check_groups(problem: Problem, budgets: Mapping[str, int], n: int, m: int) -> None:
+    """An error if some group has fewer than n alive, or a layer may not keep what the pattern keeps."""
     for layer, weight in problem.weights:
         name, budget = layer.name, budgets[layer.name]
         alive = problem.source.alive.get(name)
@@ -58,12 +65,12 @@ def group_budgets(problem: Problem, n: int, m: int) -> dict[str, int]:
                 f'pattern "{n}:{m}" keeps {budget:,} weights of {name}, expected {floor:,} to {cap:,}',
                 "weights pruned earlier do not come back; densities asked for must agree with the pattern",
             )
-    return budgets
 
 
 def _check_inputs(problem: Problem, m: int) -> None:
     """An error if some layers cannot be divided into groups of m inputs; those without any entry always can."""
-    inputs = {layer.name: _inputs(weight, layer.output_axis) for layer, weight in problem.weights if weight.numel()}
+    sizes = problem.sizes
+    inputs = {layer.name: _inputs(layer.shape, layer.output_axis) for layer in problem.layers if sizes[layer.name]}
     odd = [name for name, count in inputs.items() if count % m]
     if odd:
         first, more = odd[0], f" ({len(odd) - 1:,} other layers likewise)" if len(odd) > 1 else ""
@@ -74,14 +81,14 @@ def _check_inputs(problem: Problem, m: int) -> None:
         )
 
 
-def _inputs(weight: Tensor, axis: int) -> int:
+def _inputs(shape: Sequence[int], axis: int) -> int:
     """How many inputs a layer has for each output (at each position of the kernel); a vector has one."""
-    return weight.shape[1 - axis] if weight.dim() > 1 else 1
+    return shape[1 - axis] if len(shape) > 1 else 1
 
 
 def whole_rows(problem: Problem, budgets: dict[str, int]) -> dict[str, int]:
     """The nearest budgets that give every row of a layer the same count, as far as their sum allows."""
-    rows = {layer.name: max(weight.shape[layer.output_axis], 1) for layer, weight in problem.weights}
+    rows = {layer.name: max(layer.shape[layer.output_axis], 1) for layer in problem.layers}
     bounds = problem.spectra.bounds
     whole = {n: max(b // rows[n] * rows[n], bounds[n][0]) for n, b in budgets.items()}
     left = sum(budgets.values()) - sum(whole.values())
@@ -101,11 +108,29 @@ def select_pattern(problem: Problem, budgets: Mapping[str, int], pattern: str) -
     packed = {}
     for layer, _ in problem.weights:
         tensor, alive = problem.source.tensors[layer.name], problem.source.alive.get(layer.name)
-        if groups is None:
+        part = problem.parts.get(layer.name)
+        if groups is not None:
+            packed[layer.name] = select_groups(tensor, alive, *groups, layer.output_axis)
+        elif part is None:
             packed[layer.name] = select_rows(tensor, alive, budgets[layer.name], layer.output_axis)
         else:
-            packed[layer.name] = select_groups(tensor, alive, *groups, layer.output_axis)
+            living = part.along(layer.output_axis, living_rows(tensor, alive, layer.output_axis))
+            counts = row_counts(living, budgets[layer.name])
+            here = [counts[row] for row in part.places[layer.output_axis].tolist()]
+            packed[layer.name] = keep_in_rows(tensor, alive, here, layer.output_axis)
     return packed
+
+
+def check_rows_here(problem: Problem, pattern: str) -> None:
+    """An error for layers that lie in several processes otherwise than by rows: no process could tell a whole row."""
+    for layer in problem.layers:
+        part = problem.parts.get(layer.name)
+        if part is not None and not part.only_along(layer.output_axis):
+            raise LamplighterError(
+                f"pattern {pattern!r} needs whole rows of {layer.name}, but its inputs lie in several processes",
+                f"shard it along axis {layer.output_axis}, its outputs, or leave it out with "
+                f"exclude={layer.parameter_name!r}",
+            )
 
 
 def _codes_of(tensor: Tensor) -> Tensor:
@@ -143,12 +168,25 @@ def select_rows(tensor: Tensor, alive: Tensor | None, budget: int, axis: int) ->
 
     Where the budget is not a multiple of the number of rows, the first rows keep one more.
     """
+    return keep_in_rows(tensor, alive, row_counts(living_rows(tensor, alive, axis), budget), axis)
+
+
+def living_rows(tensor: Tensor, alive: Tensor | None, axis: int) -> list[int]:
+    """How many entries of each row are alive."""
+    rows = tensor.shape[axis]
+    if alive is None:
+        return [tensor.numel() // max(rows, 1)] * rows
+    found: list[int] = _rows(bits.unpack(alive, tensor.shape), axis).sum(1).tolist()
+    return found
+
+
+def keep_in_rows(tensor: Tensor, alive: Tensor | None, counts: Sequence[int], axis: int) -> Tensor:
+    """The packed mask that keeps so many of each row, the largest; of equals the later ones."""
     codes, living = _rows(_codes_of(tensor), axis), None
     if alive is not None:
         living = _rows(bits.unpack(alive, tensor.shape), axis)
-    most = [codes.shape[1]] * len(codes) if living is None else living.sum(1).tolist()
-    counts = torch.tensor(row_counts(most, budget), device=tensor.device).unsqueeze(1)
-    keep = _largest_in_steps(codes, living, counts)
+    wanted = torch.tensor(counts, dtype=torch.int64, device=tensor.device).unsqueeze(1)
+    keep = _largest_in_steps(codes, living, wanted)
     return bits.pack(keep.view(tensor.movedim(axis, 0).shape).movedim(0, axis))
 
 

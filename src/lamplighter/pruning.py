@@ -3,6 +3,7 @@
 import reprlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
@@ -15,10 +16,11 @@ from lamplighter.constraints import Constraints, Densities
 from lamplighter.errors import LamplighterError, LamplighterWarning
 from lamplighter.masks import Masks
 from lamplighter.naming import listed
-from lamplighter.patterns import group_budgets, parse_pattern, select_pattern, whole_rows
+from lamplighter.patterns import check_rows_here, group_budgets, parse_pattern, select_pattern, whole_rows
 from lamplighter.plugins import load_function
 from lamplighter.problem import Problem, Score, pose
-from lamplighter.targets import find_layers
+from lamplighter.ranks import ranks_of
+from lamplighter.targets import Layer, find_layers
 
 Weights = nn.Module | Mapping[str, Tensor]
 Globs = str | Iterable[str] | None
@@ -48,9 +50,9 @@ def allocate(
     >>> allocate(weights, sparsity=0.5, method="global", min_density={"small": 0.3})
     {'large': 2, 'small': 1}
     """
-    layers = find_layers(weights_or_model, include, exclude)
-    problem = pose(layers, sparsity, score, evidence, masks)
-    budgets = budgets_of(problem, method, pattern, Constraints(min_density, max_density, densities))
+    request = Request(sparsity, method, score, pattern, Constraints(min_density, max_density, densities))
+    problem = _posed(request, weights_or_model, include=include, exclude=exclude, evidence=evidence, masks=masks)
+    budgets = budgets_of(problem, method, pattern, request.constraints)
     _warn_of_emptied(problem, budgets)
     return budgets
 
@@ -100,20 +102,72 @@ def prune(
     >>> weights["w"], masks["w"]
     (tensor([ 0., -3.,  0., -4.]), tensor([False,  True, False,  True]))
     """
-    layers = find_layers(weights_or_model, include, exclude)
-    problem = pose(layers, sparsity, score, evidence, masks)
-    budgets = budgets_of(problem, method, pattern, Constraints(min_density, max_density, densities))
+    request = Request(sparsity, method, score, pattern, Constraints(min_density, max_density, densities))
+    problem = _posed(request, weights_or_model, include=include, exclude=exclude, evidence=evidence, masks=masks)
+    budgets = budgets_of(problem, method, pattern, request.constraints)
     _warn_of_emptied(problem, budgets)
     in_place = all(problem.source.tensors[layer.name] is weight for layer, weight in problem.weights)
     if pattern is None:
-        packed = selection.select(problem.source, problem.spectra.cuts(budgets), erase=in_place)
+        cuts = problem.source.cuts_here(problem.spectra.cuts(budgets))
+        packed = selection.select(problem.source, cuts, erase=in_place)
     else:
         packed = select_pattern(problem, budgets, pattern)
     if not in_place or pattern is not None:
         selection.erase({layer.name: weight for layer, weight in problem.weights}, packed)
-    result = Masks.from_packed(packed, {layer.name: tuple(weight.shape) for layer, weight in problem.weights})
+    result = Masks.from_packed(packed, problem.shapes, problem.parts, budgets)
     result.bind({layer.name: layer for layer in problem.layers})
     return result
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of layers, whatever they hold."""
+
+    sparsity: float
+    method: str | Method
+    score: Score
+    pattern: str | None
+    constraints: Constraints
+
+    def described(self, layers: Sequence[Layer], masks: Masks | None) -> dict[str, str]:
+        """In words, by heading: what all processes that share a model must ask alike."""
+        parameters = [(layer.name, layer.parameter) for layer in layers]
+        return {
+            "which layers count": repr([layer.name for layer in layers]),
+            "the shapes of the layers": repr([(layer.name, layer.shape) for layer in layers]),
+            "the dtypes of the layers": repr([(name, each.dtype) for name, each in parameters]),
+            "how the layers are placed": repr(
+                [(name, str(getattr(each, "placements", ""))) for name, each in parameters]
+            ),
+            "the sparsity": repr(self.sparsity),
+            "the method": _called(self.method),
+            "the score": _called(self.score),
+            "the pattern": repr(self.pattern),
+            "the densities": repr(self.constraints),
+            "the masks": "none" if masks is None else repr(masks.kept),
+        }
+
+
+def _called(function: object) -> str:
+    """What a method or score is called: the same in all processes, as an address is not."""
+    return repr(function) if isinstance(function, str) else str(getattr(function, "__qualname__", type(function)))
+
+
+def _posed(
+    request: Request,
+    weights_or_model: Weights,
+    *,
+    include: Globs,
+    exclude: Globs,
+    evidence: Any,  # noqa: ANN401
+    masks: Masks | None,
+) -> Problem:
+    """The problem, if all processes that share the model pose the same."""
+    ranks = ranks_of(weights_or_model)
+    with ranks.together():
+        layers = find_layers(weights_or_model, include, exclude)
+    ranks.agree(lambda: request.described(layers, masks if isinstance(masks, Masks) else None))
+    return pose(layers, request.sparsity, request.score, evidence=evidence, masks=masks, ranks=ranks)
 
 
 def budgets_of(problem: Problem, method: str | Method, pattern: str | None, constraints: Constraints) -> dict[str, int]:
@@ -122,6 +176,8 @@ def budgets_of(problem: Problem, method: str | Method, pattern: str | None, cons
     bounds = constraints.bounds(spectra, problem.sizes)
     spectra.bounds = dict(bounds)
     allocation = find_method(method)
+    if pattern is not None:
+        check_rows_here(problem, pattern)
     if pattern is not None and (groups := parse_pattern(pattern)) is not None:
         check_order(bounds)
         budgets = group_budgets(problem, *groups)
@@ -141,11 +197,16 @@ def _warn_of_emptied(problem: Problem, budgets: Mapping[str, int]) -> None:
     emptied = [
         layer.name
         for layer, weight in problem.weights
-        if budgets[layer.name] == 0 and problem.spectra[layer.name].size and bool(weight.any())
+        if budgets[layer.name] == 0 and problem.spectra[layer.name].size and _anything(problem, layer, weight)
     ]
     if emptied:
         # Where prune or allocate was called.
         warnings.warn(said_of_emptied(emptied, len(budgets)), LamplighterWarning, stacklevel=3)
+
+
+def _anything(problem: Problem, layer: Layer, weight: Tensor) -> bool:
+    """Whether a layer has a weight that is not zero; of one that does not all lie here, an importance."""
+    return problem.spectra[layer.name].nonzero > 0 if layer.name in problem.parts else bool(weight.any())
 
 
 def said_of_emptied(emptied: Sequence[str], layers: int) -> str:

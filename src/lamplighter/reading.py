@@ -11,6 +11,7 @@ from torch import Tensor
 from lamplighter.errors import LamplighterError
 from lamplighter.kernels import Run, batches, kernels_for
 from lamplighter.naming import listed
+from lamplighter.spectra import Cut
 from lamplighter.spectrum import Spectrum, add
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Tensors:
 
     def window(self, codes: Mapping[str, tuple[int, int]], *, energy: bool) -> dict[str, tuple[Spectrum, float]]:
         """Exact spectra between two codes, and about the energy above."""
-        windows = {}
+        windows: dict[str, tuple[Spectrum, float]] = {}
         for batch in batches(self.in_place(codes)):
             found = kernels_for(next(iter(batch.values()))).window_many(list(batch.values()), [codes[n] for n in batch])
             windows |= {name: window for name, window in zip(batch, found, strict=True) if window is not None}
@@ -68,6 +69,10 @@ class Tensors:
         """The exact energy of the entries from a code up, in units squared."""
         runs = {name: run_of(self.tensors[name], self.alive.get(name)) for name in codes}
         return {name: kernels_for(run).energy(run, codes[name]) for name, run in runs.items()}
+
+    def cuts_here(self, cuts: Mapping[str, Cut]) -> dict[str, Cut]:
+        """The same cuts, as they cut what lies in this process: everything."""
+        return dict(cuts)
 
     def _count_batches(self) -> dict[str, Spectrum]:
         """The spectra of what can be read many layers at a time."""

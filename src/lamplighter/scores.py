@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lamplighter.errors import LamplighterError
+from lamplighter.parts import importance_here, is_spread
 from lamplighter.plugins import load_function
 from lamplighter.targets import Layer
 
@@ -23,7 +24,7 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 
 def importances(score: str | Callable[..., Any], layers: Iterable[Layer], evidence: Any = None) -> dict[str, Tensor]:  # noqa: ANN401
-    """The importance of every weight: layer name -> tensor shaped as the layer's weight.
+    """The importance of every weight: layer name -> tensor shaped as the layer's weight, or as what lies here of it.
 
     Magnitude is the weight itself, in its own dtype and memory; every other score is float32, finite and non-negative.
 
@@ -38,7 +39,10 @@ def importances(score: str | Callable[..., Any], layers: Iterable[Layer], eviden
     {'fc': tensor([ 9., 16.])}
     """
     function = find_score(score)
-    return {layer.name: function(layer, evidence) for layer in layers}
+    return {
+        layer.name: importance_here(score, layer, evidence) if is_spread(layer.parameter) else function(layer, evidence)
+        for layer in layers
+    }
 
 
 def find_score(score: str | Callable[..., Any]) -> Score:
@@ -46,15 +50,23 @@ def find_score(score: str | Callable[..., Any]) -> Score:
     if isinstance(score, str):
         if score == "magnitude":
             return magnitude
-        function = SCORES[score] if score in SCORES else _of_the_user(_load(score))
-        label = score
-    elif callable(score):
-        function, label = _of_the_user(score), getattr(score, "__name__", type(score).__name__)
-    else:
-        raise LamplighterError(
-            f"score is {score!r}, a {type(score).__name__}; expected a name or a function", f"use one of {_known()}"
-        )
-    return lambda layer, evidence: _checked(function(layer, evidence), layer, label)
+        if score in SCORES:
+            function, label = SCORES[score], score
+            return lambda layer, evidence: checked(function(layer, evidence), layer, label)
+    mine, name = user_function(score)
+    # A copy: an in-place operation on the live weights would change the model, even from `allocate`.
+    return lambda layer, evidence: checked(mine(layer.name, layer.weight.clone(), evidence), layer, name)
+
+
+def user_function(score: str | Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """A function of the user's own that `score` is or names, and what it is called."""
+    if isinstance(score, str):
+        return _load(score), score
+    if callable(score):
+        return score, getattr(score, "__name__", type(score).__name__)
+    raise LamplighterError(
+        f"score is {score!r}, a {type(score).__name__}; expected a name or a function", f"use one of {_known()}"
+    )
 
 
 def magnitude(layer: Layer, evidence: object) -> Tensor:  # noqa: ARG001
@@ -67,19 +79,24 @@ def random(layer: Layer, evidence: object) -> Tensor:
 
     Evidence is the seed, 0 if there is none.
     """
+    seed, weight = seed_of(evidence), layer.weight
+    result = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
+    flat = result.view(-1)
+    for start in range(0, flat.numel(), _CHUNK):
+        stop = min(start + _CHUNK, flat.numel())
+        flat[start:stop] = random_values(layer.name, start, stop, seed, weight.device)
+    return result
+
+
+def seed_of(evidence: object) -> int:
+    """The seed that evidence is, 0 if there is none."""
     seed = 0 if evidence is None else evidence
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise LamplighterError(
             f"score 'random' takes a seed as its evidence, got a {type(seed).__name__}",
             "pass evidence=0, or any integer",
         )
-    weight = layer.weight
-    result = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
-    flat = result.view(-1)
-    for start in range(0, flat.numel(), _CHUNK):
-        stop = min(start + _CHUNK, flat.numel())
-        flat[start:stop] = random_values(layer.name, start, stop, int(seed), weight.device)
-    return result
+    return int(seed)
 
 
 def random_values(name: str, start: int, stop: int, seed: int, device: torch.device) -> Tensor:
@@ -88,8 +105,13 @@ def random_values(name: str, start: int, stop: int, seed: int, device: torch.dev
     >>> random_values("fc.weight", 0, 3, seed=0, device=torch.device("cpu"))
     tensor([0.4001, 0.9401, 0.3759])
     """
+    return random_at(name, torch.arange(start, stop, dtype=torch.int64, device=device), seed)
+
+
+def random_at(name: str, places: Tensor, seed: int) -> Tensor:
+    """The random importances of a layer's entries at some places (flat index, row-major), which are used up."""
     digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    bits = torch.arange(start, stop, dtype=torch.int64, device=device)
+    bits = places
     bits.mul_(_STEP).add_(int.from_bytes(digest, "little", signed=True))
     bits.bitwise_xor_(_shifted(bits, 30)).mul_(_MIX_1)
     bits.bitwise_xor_(_shifted(bits, 27)).mul_(_MIX_2)
@@ -143,11 +165,6 @@ def _load(score: str) -> Callable[..., Any]:
     )
 
 
-def _of_the_user(function: Callable[..., Any]) -> Score:
-    # A copy: an in-place operation on the live weights would change the model, even from `allocate`.
-    return lambda layer, evidence: function(layer.name, layer.weight.clone(), evidence)
-
-
 def _shifted(bits: Tensor, places: int) -> Tensor:
     """Shift right filling with zeros, as unsigned integers do."""
     return (bits >> places).bitwise_and_((1 << (64 - places)) - 1)
@@ -179,7 +196,7 @@ def _misfit(layer: Layer, score: str, what: str, found: Tensor, expected: object
     )
 
 
-def _checked(importance: object, layer: Layer, score: str) -> Tensor:
+def checked(importance: object, layer: Layer, score: str) -> Tensor:
     """An importance as float32 on the weight's device, or an error that names layer and score."""
     where = f"score {score!r}, layer {layer.name!r}"
     weight = layer.weight

@@ -84,10 +84,10 @@ class Checkpoint(Mapping[str, Tensor]):
         self.entries: dict[str, Stored] = {}
         self._memory: dict[str, Tensor] = {}
         self._aliases: dict[str, object] = {}
-        self._stamps: dict[str, Stamp] = {}
+        self.stamps: dict[str, Stamp] = {}
         self._local = threading.local()
         for file in self.files.shards:
-            self._stamps[file] = stamp_of(self.files.root / file)
+            self.stamps[file] = stamp_of(self.files.root / file)
             (self._add_safetensors if file.endswith(".safetensors") else self._add_torch)(file)
         self._check_index()
 
@@ -149,7 +149,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def check_unchanged(self) -> None:
         """An error if a file is another one than when the checkpoint was opened."""
-        for file, stamp in self._stamps.items():
+        for file, stamp in self.stamps.items():
             if stamp_of(self.files.root / file) != stamp:
                 raise _changed(self.files.root / file)
 
@@ -169,7 +169,7 @@ class Checkpoint(Mapping[str, Tensor]):
         path = self.files.root / file
         if opened is None or opened.path != path:
             opened = Opened(path)
-            if opened.stamp != self._stamps[file]:
+            if opened.stamp != self.stamps[file]:
                 raise _changed(path)
             self._local.opened = opened
         return opened
@@ -203,7 +203,7 @@ class Checkpoint(Mapping[str, Tensor]):
                     "keep one checkpoint to a folder",
                 )
             self.entries[entry.name] = entry
-        self.shards.append(Shard(file, [entry.name for entry in found], metadata, self._stamps[file].size))
+        self.shards.append(Shard(file, [entry.name for entry in found], metadata, self.stamps[file].size))
 
     def _check_index(self) -> None:
         """An error where the index says otherwise than the files."""

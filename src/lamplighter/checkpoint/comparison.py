@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lamplighter.checkpoint.checkpoint import Checkpoint
+from lamplighter.checkpoint.cluster import joined
 from lamplighter.checkpoint.planning import Globs, budgets_for, check_request, survey
 from lamplighter.checkpoint.progress import Tell, silent
+from lamplighter.checkpoint.threads import thread_count
 from lamplighter.errors import LamplighterError
 
 
@@ -64,6 +66,7 @@ def compare(
     exclude: Globs = None,
     threads: int | None = None,
     tell: Tell = silent,
+    ray: str | None = None,
 ) -> Plan:
     """What methods would keep of a checkpoint's layers; nothing is written. The arguments are `prune_checkpoint`'s."""
     if len(set(methods)) < len(methods):
@@ -71,8 +74,9 @@ def compare(
     for method in methods:
         check_request(sparsity, method, pattern)
     checkpoint = Checkpoint(Path(src))
-    found = survey(checkpoint, include, exclude, threads=threads, tell=tell)
-    budgets = {method: budgets_for(found, sparsity, method, pattern) for method in methods}
+    with joined(ray, thread_count(threads, spread=ray is not None)) as cluster:
+        found = survey(checkpoint, include, exclude, threads=threads, tell=tell, cluster=cluster)
+        budgets = {method: budgets_for(found, sparsity, method, pattern) for method in methods}
     layers = tuple(
         PlannedLayer(
             name,

@@ -33,6 +33,10 @@ class Output:
         """What the shard's file is called in the result."""
         return self.file or safetensors_name(shard.file)
 
+    def path_of(self, shard: Shard, root: Path) -> Path:
+        """Where the shard's file is written, if the result is made at `root`."""
+        return root if self.file else root / self.name_of(shard)
+
     def described(self, shard: Shard) -> list[Described]:
         """The tensors of a shard, as a writer wants them."""
         entries = self.checkpoint.entries

@@ -1,9 +1,10 @@
 """The last reading: every byte of a shard passes through on its way to the new file, masked where a layer is."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -13,7 +14,7 @@ from lamplighter.checkpoint.masking import CutMask, Mask, pattern_mask
 from lamplighter.checkpoint.progress import Meter, Tell, silent
 from lamplighter.checkpoint.stream import CHUNK, Buffers
 from lamplighter.checkpoint.threads import Workers
-from lamplighter.checkpoint.writing import Described, ShardWriter
+from lamplighter.checkpoint.writing import Buffer, Described, ShardWriter
 from lamplighter.spectra import Cut
 
 PASSED = 1 << 20  # bytes that are masked and written at once: they stay in cache
@@ -41,6 +42,29 @@ class Decision:
         if self.pattern is not None:
             return pattern_mask(region, self.budgets[layer], self.pattern, chunk)
         return CutMask(self.cuts[layer], max(chunk // region.dtype.itemsize, 1), stopped)
+
+
+class Stretch(NamedTuple):
+    """The bytes of a tensor from one to before another; a layer lies in it as a whole, or not at all."""
+
+    tensor: str
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many there are."""
+        return self.end - self.begin
+
+
+class Writer(Protocol):
+    """Whatever takes the bytes that pass through."""
+
+    def write_at(self, name: str, offset: int, chunk: Buffer) -> None:
+        """Some bytes of a tensor, from `offset` on."""
+
+    def abandon(self) -> None:
+        """Close it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +118,12 @@ class Passage:
         """Write all tensors of a shard to a new file, which is still to be closed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = ShardWriter(path, described, metadata)
+        entries = self.checkpoint.entries
+        self.pass_on((Stretch(tensor, 0, entries[tensor].nbytes) for tensor in shard.tensors), writer)
+        return writer
+
+    def pass_on(self, stretches: Iterable[Stretch], writer: Writer) -> None:
+        """Write stretches of tensors, masked; the writer is still to be closed, unless something goes wrong."""
 
         def work(piece: _Piece) -> None:
             room = self._buffers.of(piece.end - piece.begin)
@@ -106,26 +136,27 @@ class Passage:
 
         workers = Workers(self.threads, work)
         try:
-            workers.run(piece for tensor in shard.tensors for piece in self._pieces(tensor, workers.stopped))
+            workers.run(piece for stretch in stretches for piece in self._pieces(stretch, workers.stopped))
         except BaseException:
             writer.abandon()
             raise
-        return writer
 
-    def _pieces(self, tensor: str, stopped: Event) -> Iterator[_Piece]:
-        """All bytes of a tensor: those of its layers, and those between."""
-        place = 0
+    def _pieces(self, stretch: Stretch, stopped: Event) -> Iterator[_Piece]:
+        """All bytes of a stretch: those of its layers, and those between."""
+        tensor, place, _ = stretch
         for layer in self._layers.get(tensor, []):
             region = self.decision.regions[layer]
             width = region.dtype.itemsize
             begin, end = region.start * width, (region.start + region.size) * width
+            if begin < stretch.begin or end > stretch.end:
+                continue
             yield from self._plain(tensor, place, begin)
             mask = self.decision.mask(layer, self.chunk, stopped)
             step = max(mask.step * width, 1)
             for number, start in enumerate(range(begin, end, step)):
                 yield _Piece(tensor, start, min(start + step, end), mask, number, region.dtype)
             place = end
-        yield from self._plain(tensor, place, self.checkpoint.entries[tensor].nbytes)
+        yield from self._plain(tensor, place, stretch.end)
 
     def _plain(self, tensor: str, begin: int, end: int) -> Iterator[_Piece]:
         for start in range(begin, end, self.chunk):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from lamplighter.allocation import Method
 from lamplighter.checkpoint.checkpoint import Checkpoint
+from lamplighter.checkpoint.cluster import Cluster
+from lamplighter.checkpoint.cluster_reading import Spread
 from lamplighter.checkpoint.discovery import Region, find_regions
 from lamplighter.checkpoint.progress import Tell, silent
 from lamplighter.checkpoint.stream import CHUNK, Stream
@@ -30,14 +32,14 @@ class Survey:
         checkpoint: where they are.
         layers: the layers that count, in their order.
         regions: where in the checkpoint each of them stands.
-        stream: what reads them.
+        source: what reads them.
         spectra: what the first reading told.
     """
 
     checkpoint: Checkpoint
     layers: list[Layer]
     regions: dict[str, Region]
-    stream: Stream
+    source: Stream | Spread
     spectra: Spectra
 
     @property
@@ -54,11 +56,16 @@ def survey(
     threads: int | None = None,
     chunk: int = CHUNK,
     tell: Tell = silent,
+    cluster: Cluster | None = None,
 ) -> Survey:
-    """Find a checkpoint's layers and read them once."""
+    """Find a checkpoint's layers and read them once: here, or on a cluster."""
     layers, regions = find_regions(checkpoint, include, exclude)
-    stream = Stream(checkpoint, regions, thread_count(threads), chunk, tell)
-    return Survey(checkpoint, layers, regions, stream, Spectra(stream))
+    source: Stream | Spread
+    if cluster is None:
+        source = Stream(checkpoint, regions, thread_count(threads), chunk, tell)
+    else:
+        source = Spread(checkpoint, regions, cluster, chunk, tell)
+    return Survey(checkpoint, layers, regions, source, Spectra(source))
 
 
 def check_request(sparsity: float, method: str | Method, pattern: str | None) -> None:

@@ -10,13 +10,16 @@ from typing import Any
 
 from lamplighter.allocation import Method
 from lamplighter.checkpoint.checkpoint import Checkpoint
+from lamplighter.checkpoint.cluster import Cluster, joined
+from lamplighter.checkpoint.cluster_reading import Spread
+from lamplighter.checkpoint.cluster_writing import fill_shards
 from lamplighter.checkpoint.output import Output, safetensors_name, write_rest
 from lamplighter.checkpoint.passing import Decision, Passage
 from lamplighter.checkpoint.planning import Globs, Survey, budgets_for, check_chunk, check_request, method_name, survey
 from lamplighter.checkpoint.progress import Tell, silent
 from lamplighter.checkpoint.report import LayerReport, Report
 from lamplighter.checkpoint.staging import check_place, check_room, remove_debris, staged
-from lamplighter.checkpoint.stream import CHUNK
+from lamplighter.checkpoint.stream import CHUNK, Stream
 from lamplighter.checkpoint.threads import thread_count
 from lamplighter.constraints import Constraints, Densities
 from lamplighter.errors import LamplighterError
@@ -55,6 +58,7 @@ def prune_checkpoint(
     threads: int | None = None,
     chunk: int = CHUNK,
     progress: Tell = silent,
+    ray: str | None = None,
 ) -> Report:
     """Prune a checkpoint of any size into another one, with the same masks as `prune` would give in memory.
 
@@ -74,9 +78,12 @@ def prune_checkpoint(
         densities: fixed fractions for some layers, by name or glob.
         force: whether what is at `dst` may be replaced.
         dry_run: decide and report, but write nothing.
-        threads: how many read, mask and write; as many as there are processors if None. The bytes are the same.
+        threads: how many read, mask and write; as many as there are processors if None. On a cluster: in each task,
+            each on a core of its own; one if None. The bytes are the same.
         chunk: how many bytes each thread reads at once. The bytes are the same.
         progress: is told a stage ("reading" or "writing"), how many bytes of it are done, and how many there are.
+        ray: the address of a Ray cluster whose nodes read and write, in folders that they all share: "auto", "local",
+            or host:port of its head. The bytes are the same.
 
     >>> import tempfile
     >>> import torch
@@ -90,8 +97,9 @@ def prune_checkpoint(
     begun = time.perf_counter()
     check_request(sparsity, method, pattern)
     constraints = Constraints(min_density, max_density, densities)
-    many, size = thread_count(threads), check_chunk(chunk)
-    settings = Settings(sparsity, method, pattern, _globs(include), _globs(exclude), constraints, many, size, progress)
+    many, size = thread_count(threads, spread=ray is not None), check_chunk(chunk)
+    globs = _globs(include), _globs(exclude)
+    settings = Settings(sparsity, method, pattern, *globs, constraints, many, size, progress)
     checkpoint = Checkpoint(src)
     output = Output(checkpoint, {}, None if checkpoint.files.folder or dst is None else Path(dst).name)
     if dst is not None:
@@ -103,17 +111,18 @@ def prune_checkpoint(
         check_room(target, output.nbytes())
     elif not dry_run:
         raise LamplighterError("no place is named for the result", "name a file or folder, or ask for a dry run")
-    found = _read(checkpoint, settings)
-    decision = _decide(found, settings)
-    record = _record(found, settings, decision.budgets)
-    output = Output(checkpoint, record, output.file)
-    if dst is not None and not dry_run:
-        _write(output, decision, settings, Path(dst), force=force)
+    with joined(ray, many) as cluster:
+        found = _read(checkpoint, settings, cluster)
+        decision = _decide(found, settings)
+        record = _record(found, settings, decision.budgets)
+        output = Output(checkpoint, record, output.file)
+        if dst is not None and not dry_run:
+            _write(output, decision, found.source, settings, Path(dst), force=force)
     written = None if dry_run or dst is None else str(dst)
     return _report(found, settings, decision.budgets, output, (written, time.perf_counter() - begun))
 
 
-def _read(checkpoint: Checkpoint, settings: Settings) -> Survey:
+def _read(checkpoint: Checkpoint, settings: Settings, cluster: Cluster | None) -> Survey:
     return survey(
         checkpoint,
         settings.include,
@@ -121,6 +130,7 @@ def _read(checkpoint: Checkpoint, settings: Settings) -> Survey:
         threads=settings.threads,
         chunk=settings.chunk,
         tell=settings.tell,
+        cluster=cluster,
     )
 
 
@@ -130,23 +140,32 @@ def _decide(found: Survey, settings: Settings) -> Decision:
     return Decision(found.regions, cuts, budgets, settings.pattern)
 
 
-def _write(output: Output, decision: Decision, settings: Settings, dst: Path, *, force: bool) -> None:
-    checkpoint = output.checkpoint
-    passage = Passage(checkpoint, decision, settings.threads, settings.chunk, settings.tell)
-    folder = checkpoint.files.folder
+def _write(
+    output: Output, decision: Decision, source: Stream | Spread, settings: Settings, dst: Path, *, force: bool
+) -> None:
+    folder = output.checkpoint.files.folder
     with staged(dst, folder=folder, force=force, needed=output.nbytes()) as part:
-        # Writing to the disk what is complete goes on while the next shard is masked.
-        with ThreadPoolExecutor(1) as flushing:
-            flushed = []
-            for shard in checkpoint.shards:
-                path = part / output.name_of(shard) if folder else part
-                writer = passage.write_shard(shard, path, output.described(shard), output.metadata(shard))
-                flushed.append(flushing.submit(writer.close))
-            for each in flushed:
-                each.result()
+        if isinstance(source, Spread):
+            fill_shards(output, decision, source, part, settings.tell)
+        else:
+            _write_here(output, decision, settings, part)
         if folder:
             write_rest(output, part)
-        checkpoint.check_unchanged()
+        output.checkpoint.check_unchanged()
+
+
+def _write_here(output: Output, decision: Decision, settings: Settings, root: Path) -> None:
+    checkpoint = output.checkpoint
+    passage = Passage(checkpoint, decision, settings.threads, settings.chunk, settings.tell)
+    # Writing to the disk what is complete goes on while the next shard is masked.
+    with ThreadPoolExecutor(1) as flushing:
+        flushed = []
+        for shard in checkpoint.shards:
+            path = output.path_of(shard, root)
+            writer = passage.write_shard(shard, path, output.described(shard), output.metadata(shard))
+            flushed.append(flushing.submit(writer.close))
+        for each in flushed:
+            each.result()
 
 
 def _check_apart(src: Path, dst: Path, output: Output) -> None:

@@ -100,11 +100,14 @@ class Turnstile:
             return taken
 
 
-def thread_count(asked: int | None) -> int:
-    """How many threads to use: as many as are asked for, or as there are processors, up to a few."""
+def thread_count(asked: int | None, *, spread: bool = False) -> int:
+    """How many threads to use: as many as are asked for, or as there are processors, up to a few.
+
+    Where work is spread over a cluster, it is one for each task if none are asked for: tasks fill the processors.
+    """
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
         raise LamplighterError(
             f"threads is {asked!r}, expected a whole number from 1 up", "leave it out for our choice"
         )
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return asked or min(available, MOST)
+    return asked or (1 if spread else min(available, MOST))

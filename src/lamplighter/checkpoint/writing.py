@@ -12,7 +12,7 @@ from lamplighter.checkpoint.dtypes import WIDTHS
 from lamplighter.checkpoint.staging import staged
 from lamplighter.errors import LamplighterError
 
-__all__ = ["Buffer", "ShardWriter", "header_bytes", "nbytes", "size_of", "staged", "unwritable"]
+__all__ = ["Buffer", "ShardWriter", "header_bytes", "nbytes", "put", "size_of", "staged", "unwritable"]
 
 Buffer = bytes | bytearray | memoryview
 Described = tuple[str, str, tuple[int, ...]]  # name, dtype as safetensors files call it, shape
@@ -31,11 +31,11 @@ class ShardWriter:
         self.path = path
         header = header_bytes(entries, metadata)
         self._sizes = {name: nbytes(dtype, shape) for name, dtype, shape in entries}
-        self._places: dict[str, int] = {}
-        place = len(header)
+        self.places: dict[str, int] = {}
+        self.nbytes = len(header)
         for name, size in self._sizes.items():
-            self._places[name] = place
-            place += size
+            self.places[name] = self.nbytes
+            self.nbytes += size
         self._missing = sum(self._sizes.values())
         self._ends = dict.fromkeys(self._sizes, 0)
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class ShardWriter:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise unwritable(path, error) from error
-        self._put(header, 0)
+        put(path, self._descriptor, header, 0)
 
     def write(self, name: str, chunk: Buffer) -> None:
         """The next bytes of a tensor, behind those written of it before."""
@@ -57,7 +57,7 @@ class ShardWriter:
         """Some bytes of a tensor, from `offset` on. No byte may be written twice."""
         view = memoryview(chunk).cast("B")
         assert 0 <= offset <= self._sizes[name] - len(view), (name, offset, len(view))
-        self._put(view, self._places[name] + offset)
+        put(self.path, self._descriptor, view, self.places[name] + offset)
         with self._lock:
             self._missing -= len(view)
 
@@ -65,6 +65,16 @@ class ShardWriter:
         """Have the system write everything to the disk; an error if bytes are missing."""
         assert self._missing == 0, f"{self._missing:,} bytes of {self.path} were not written"
         try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        finally:
+            self.abandon()
+
+    def leave_to_others(self) -> None:
+        """Give the file its full length, have the system write it to the disk, and close it: others fill it."""
+        try:
+            os.ftruncate(self._descriptor, self.nbytes)
             os.fsync(self._descriptor)
         except OSError as error:
             raise unwritable(self.path, error) from error
@@ -88,14 +98,16 @@ class ShardWriter:
         else:
             self.abandon()
 
-    def _put(self, chunk: Buffer, place: int) -> None:
-        view = memoryview(chunk)
-        done = 0
-        while done < len(view):
-            try:
-                done += os.pwrite(self._descriptor, view[done:], place + done)
-            except OSError as error:
-                raise unwritable(self.path, error) from error
+
+def put(path: Path, descriptor: int, chunk: Buffer, place: int) -> None:
+    """Write all of a chunk to a place in an open file."""
+    view = memoryview(chunk)
+    done = 0
+    while done < len(view):
+        try:
+            done += os.pwrite(descriptor, view[done:], place + done)
+        except OSError as error:
+            raise unwritable(path, error) from error
 
 
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int:

@@ -63,9 +63,9 @@ def train(
 
     Variants: loop-fp32, loop-tf32 and loop-bf16, a plain loop in three precisions; compiled-bf16; graph-tf32 and
     graph-bf16, steps recorded as a CUDA graph; branches, streams and stacked, several trials at once in three ways;
-    branches-sparse and stacked-sparse, with 1.15 % of the weights; graph-bf16-autotuned and branches-autotuned, with a search for the
-    fastest kernels; stacked-loop, several trials at once without recording. A CPU can run loop-fp32, loop-bf16,
-    compiled-bf16 and stacked-loop.
+    branches-sparse and stacked-sparse, with 1.15 % of the weights; graph-bf16-autotuned and branches-autotuned, with a
+    search for the fastest kernels; stacked-loop, several trials at once without recording. A CPU can run loop-fp32,
+    loop-bf16, compiled-bf16 and stacked-loop.
     """
     from lamplighter.benchmarking.training import Request, suited  # noqa: PLC0415
 

@@ -1,18 +1,22 @@
 """`lamp inspect`: what is in a checkpoint."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lamplighter.cli.console import ByteBars, byte_bars, prose, show_error, write_json
+from lamplighter.cli.console import ByteBars, byte_bars, prose, show_error, stderr, write_json
 from lamplighter.cli.prune import Source, Threads
+from lamplighter.errors import LamplighterError
+from lamplighter.optional import require
 
 if TYPE_CHECKING:
     from lamplighter.checkpoint.inspection import Inspection, TensorReport
 
 EXAMPLES = """[bold]Examples[/bold]
 $ lamp inspect model.safetensors
-$ lamp inspect model --json  [dim]# every tensor, as data[/dim]"""
+$ lamp inspect model --html model.html  [dim]# one page, for a browser[/dim]
+$ lamp inspect model --json             [dim]# every tensor, as data[/dim]"""
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -24,6 +28,7 @@ def inspect(
     source: Source,
     *,
     threads: Threads = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write what was found as one page, too.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Show what is in a checkpoint: tensors, layers that count, dtypes, zeros and magnitudes.
@@ -32,6 +37,8 @@ def inspect(
     """
     from lamplighter.checkpoint.inspection import damaged, inspect_checkpoint  # noqa: PLC0415
 
+    if html is not None:
+        _check_page(html)
     errors = damaged(source)
     for error in errors:
         show_error(error)
@@ -39,10 +46,27 @@ def inspect(
         raise typer.Exit(1)
     with byte_bars() as bars:
         found = inspect_checkpoint(source, threads=threads, tell=ByteBars(bars).show)
+    if html is not None:
+        _write_page(html, found)
     if json:
         write_json(found.as_data())
     else:
         print(table(found))
+
+
+def _check_page(html: Path) -> None:
+    """Before anything is read: what a page needs is there, and its name is free."""
+    require("lamp inspect --html", "report", "plotly")
+    if html.is_dir():
+        raise LamplighterError(f"{html} is a folder, and a page is a file", "give another name that ends in .html")
+
+
+def _write_page(html: Path, found: "Inspection") -> None:
+    from lamplighter.report.files import write_whole  # noqa: PLC0415
+    from lamplighter.report.page.inspection import inspection_page  # noqa: PLC0415
+
+    write_whole(html, inspection_page(found))
+    stderr().print(str(html), highlight=False, soft_wrap=True, markup=False)
 
 
 def table(found: "Inspection") -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lamplighter.cli.console import ByteBars, byte_bars, prose, stderr, write_json
-from lamplighter.cli.prune import Exclude, Include, Source, Threads
+from lamplighter.cli.prune import Exclude, Include, Ray, Source, Threads
 
 if TYPE_CHECKING:
     from lamplighter.checkpoint.comparison import Plan
@@ -31,6 +31,7 @@ def plan(
     exclude: Exclude = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the densities to this file (png, pdf or svg).")] = None,
     threads: Threads = None,
+    ray: Ray = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Show what each layer of a checkpoint would keep.
@@ -53,6 +54,7 @@ def plan(
             exclude=exclude or None,
             threads=threads,
             tell=ByteBars(bars).show,
+            ray=ray,
         )
     if plot is not None:
         from lamplighter.checkpoint.plotting import draw  # noqa: PLC0415

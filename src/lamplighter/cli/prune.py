@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 EXAMPLES = """[bold]Examples[/bold]
 $ lamp prune model.safetensors -o sparse.safetensors --sparsity 0.5
 $ lamp prune Llama-3.1-8B -o sparse --sparsity 0.5 --pattern 2:4 --method uniform  [dim]# a Hugging Face folder[/dim]
-$ lamp prune model -o sparse --sparsity 0.9 --exclude "lm_head.*" --dry-run        [dim]# what would be kept[/dim]"""
+$ lamp prune model -o sparse --sparsity 0.9 --exclude "lm_head.*" --dry-run        [dim]# what would be kept[/dim]
+$ lamp prune model -o sparse --sparsity 0.5 --ray auto                             [dim]# on a Ray cluster[/dim]"""
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -30,8 +31,13 @@ Include = Annotated[
 Exclude = Annotated[list[str] | None, typer.Option(help="Glob on names of weights to leave out. Repeatable.")]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, help="To read, mask and write; the bytes are the same.", show_default="the processors"),
+    typer.Option(
+        min=1,
+        help="To read, mask and write; with --ray, in each task. The bytes are the same.",
+        show_default="the processors; with --ray, 1",
+    ),
 ]
+Ray = Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, local or host:port of its head.")]
 
 
 def prune(
@@ -46,6 +52,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and report, but write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what is at OUT.")] = False,
     threads: Threads = None,
+    ray: Ray = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Prune a checkpoint of any size, a few MB at a time.
@@ -53,6 +60,8 @@ def prune(
     Reads it once to decide (twice, if its weights are of 32 bits) and once more to write the result, which has the same
     files, with zeros where weights were removed. It is written beside its place and renamed when it is complete; IN is
     never changed. The weights that count are those of linear layers, convolutions and experts; the summary shows which.
+
+    On a Ray cluster all nodes read and write; the folders of IN and OUT have to be the same ones on all of them.
     """
     from lamplighter.checkpoint.prune import prune_checkpoint  # noqa: PLC0415
 
@@ -71,6 +80,7 @@ def prune(
             dry_run=dry_run,
             threads=threads,
             progress=ByteBars(bars).show,
+            ray=ray,
         )
     if report.left_out:
         said = f"not carried over, as it may hold unpruned weights: {', '.join(report.left_out)}"

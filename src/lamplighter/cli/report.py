@@ -1,4 +1,4 @@
-"""`lamp report`: tables and figures from the records of runs."""
+"""`lamp report`: tables and figures, or one page, from the records of runs."""
 
 import math
 from pathlib import Path
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from lamplighter.report.bundle import Section
-    from lamplighter.report.results import Results
+    from lamplighter.report.results import Counted, Results
     from lamplighter.report.tables import Entry, Table
 
+OUT = "Folder for tables and figures, or the name of a page, which ends in .html."
 EXAMPLES = """[bold]Examples[/bold]
 $ lamp report runs                        [dim]# files in ./report[/dim]
+$ lamp report runs -o report.html         [dim]# one page, for a browser[/dim]
 $ lamp report runs -r vgg16-cifar10       [dim]# one recipe[/dim]
 $ lamp report runs --json > results.json  [dim]# every number, as data[/dim]"""
 
@@ -31,7 +33,7 @@ def register(app: typer.Typer, panel: str) -> None:
 def report(
     *,
     runs: Annotated[Path, typer.Argument(help="Folder of runs; it is searched at any depth.")] = Path("runs"),
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("report"),
+    out: Annotated[Path, typer.Option("--out", "-o", help=OUT)] = Path("report"),
     recipe: Annotated[list[str] | None, typer.Option("--recipe", "-r", help="Repeatable.", show_default="all")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print every number as JSON instead of the tables.")] = False,
 ) -> None:
@@ -40,18 +42,24 @@ def report(
     Each recipe gets a table (Markdown, LaTeX, CSV) with the paper's own values beside it, and figures (PNG, PDF):
     accuracy over sparsity, what survives of each layer, iteration against one-shot pruning. Runs that differ in
     anything but method and seed are not mixed. Unfinished runs count as far as they got.
-    """
-    require("lamp report", "report", "matplotlib")
-    from lamplighter.report.bundle import contents, sections  # noqa: PLC0415
-    from lamplighter.report.files import write_whole  # noqa: PLC0415
 
-    results = _collect(runs)
+    If OUT ends in .html, all of it becomes one page instead: a single file with charts, a slider over rounds, sortable
+    tables and where the numbers come from, that needs no network.
+    """
+    is_page = out.suffix.lower() == ".html"
+    require("lamp report", "report", "plotly" if is_page else "matplotlib")
+    from lamplighter.report.bundle import sections  # noqa: PLC0415
+    from lamplighter.report.files import write_whole  # noqa: PLC0415
+    from lamplighter.report.results import grouped  # noqa: PLC0415
+
+    found = _collect(runs)
+    results = grouped(found)
     chosen = [section for section in sections(results) if section.results.spec.recipe in _wanted(results, recipe)]
     # All of it is made before any of it is written.
-    made = {name: content for section in chosen for name, content in contents(section, results).items()}
-    for name, content in made.items():
-        write_whole(out / name, content)
-    paths = [out / name for name in made]
+    made = _page(chosen, found, runs, out) if is_page else _bundle(chosen, results, out)
+    for path, content in made.items():
+        write_whole(path, content)
+    paths = list(made)
     if json:
         write_json({"results": [_as_data(section) for section in chosen], "files": [str(path) for path in paths]})
     else:
@@ -61,21 +69,35 @@ def report(
         stderr().print(str(path), highlight=False, soft_wrap=True, markup=False)
 
 
-def _collect(runs: Path) -> "list[Results]":
+def _bundle(chosen: "list[Section]", results: "list[Results]", out: Path) -> dict[Path, bytes]:
+    from lamplighter.report.bundle import contents  # noqa: PLC0415
+
+    return {out / name: content for section in chosen for name, content in contents(section, results).items()}
+
+
+def _page(chosen: "list[Section]", found: "list[Counted]", runs: Path, out: Path) -> dict[Path, bytes]:
+    from lamplighter.report.page.assembly import page  # noqa: PLC0415
+
+    if out.is_dir():
+        raise LamplighterError(f"{out} is a folder, and a page is a file", "give another name that ends in .html")
+    return {out: page(chosen, found, runs)}
+
+
+def _collect(runs: Path) -> "list[Counted]":
     from lamplighter.experiments.store import find_runs  # noqa: PLC0415
-    from lamplighter.report.results import collect  # noqa: PLC0415
+    from lamplighter.report.results import counted  # noqa: PLC0415
 
     if not runs.is_dir():
         raise LamplighterError(f"{runs} is not a folder", "give the folder that `lamp run` wrote its runs to")
     found = find_runs(runs)
     if not found:
         raise LamplighterError(f"there are no runs below {runs}", "give the folder that `lamp run` wrote its runs to")
-    results = collect(found)
-    if not results:
+    finished = counted(found)
+    if not finished:
         raise LamplighterError(
             f"none of the {len(found)} runs below {runs} has finished a round", "wait for `lamp run`, or start it again"
         )
-    return results
+    return finished
 
 
 def _wanted(results: "list[Results]", recipes: list[str] | None) -> set[str]:

@@ -26,8 +26,8 @@ def headings(results: Sequence[Results]) -> list[str]:
     titles = []
     for each in results:
         siblings = [other.spec for other in results if other.spec.recipe == each.spec.recipe]
-        mine = _flat(each.spec)
-        odd = [name for name in mine if len({str(_flat(spec).get(name)) for spec in siblings}) > 1]
+        mine = flat(each.spec)
+        odd = [name for name in mine if len({str(flat(spec).get(name)) for spec in siblings}) > 1]
         parts = [_scale(each.spec), *(f"{name} {_plain(mine[name])}" for name in odd if not _is_unremarkable(name))]
         titles.append(f"{each.spec.recipe}: {', '.join(parts)}")
     return titles
@@ -140,7 +140,7 @@ def _stem(spec: Spec) -> str:
     return f"{spec.recipe}-{steps}-{_precision(spec).replace(' and ', '-')}"
 
 
-def _flat(spec: Spec) -> dict[str, Any]:
+def flat(spec: Spec) -> dict[str, Any]:
     """Every setting under its dotted name."""
     found: dict[str, Any] = {}
     for name, value in spec.to_json().items():

@@ -1,7 +1,7 @@
 """What the runs of one experiment came to: a value for each method, round and seed, and their statistics."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -99,42 +99,61 @@ def _place(method: str) -> tuple[int, int, str]:
     return int(method == "lamp"), known, method
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A run that counts, with what it has finished.
+
+    Args:
+        run: where it is.
+        records: round -> record, one at least.
+    """
+
+    run: Run
+    records: Mapping[int, Record]
+
+
 def collect(runs: Iterable[Run]) -> list[Results]:
-    """The results of every group of runs that belong together, by recipe and then the longest training first.
+    """The results of every group of runs that belong together, by recipe and then the longest training first."""
+    return grouped(counted(runs))
+
+
+def counted(runs: Iterable[Run]) -> list[Counted]:
+    """The runs that have finished a round, by seed.
 
     Runs that differ in how they are carried out alone (see `Spec.id`) are the same run: of several copies the one that
     got furthest counts, once.
     """
-    finished = _finished(runs)
-    dense: dict[str, dict[int, Record]] = {}
-    groups: dict[str, Results] = {}
-    for spec, records in finished.values():
-        if spec.method == DENSE:
-            dense.setdefault(_setting(spec), {})[spec.seed] = records[0]
-    for spec, records in finished.values():
-        if spec.method != DENSE:
-            shared = dense.get(_setting(spec.shared), {})
-            group = groups.setdefault(_setting(spec), Results(replace(spec, method=DENSE, seed=0), shared, {}))
-            pruned = {**group.pruned, spec.method: {**group.pruned.get(spec.method, {}), spec.seed: records}}
-            groups[_setting(spec)] = replace(group, pruned=pruned)
-    used = {_setting(group.spec.shared) for group in groups.values()}
-    for spec, _ in finished.values():
-        if spec.method == DENSE and _setting(spec) not in used:
-            groups[_setting(spec)] = Results(replace(spec, seed=0), dense[_setting(spec)], {})
-    return sorted(groups.values(), key=lambda found: (found.spec.recipe, -_length(found.spec), _setting(found.spec)))
-
-
-def _finished(runs: Iterable[Run]) -> dict[str, tuple[Spec, dict[int, Record]]]:
-    found: dict[str, tuple[Spec, dict[int, Record]]] = {}
+    found: dict[str, Counted] = {}
     for run in runs:
         records = {record.round: record for record in run.records}
         before = found.get(run.spec.id)
-        if records and (before is None or len(records) > len(before[1])):
-            found[run.spec.id] = run.spec, records
-    return dict(sorted(found.items(), key=lambda item: item[1][0].seed))
+        if records and (before is None or len(records) > len(before.records)):
+            found[run.spec.id] = Counted(run, records)
+    return sorted(found.values(), key=lambda each: each.run.spec.seed)
 
 
-def _setting(spec: Spec) -> str:
+def grouped(runs: Sequence[Counted]) -> list[Results]:
+    """The results of runs that each count once."""
+    finished = [(each.run.spec, each.records) for each in runs]
+    dense: dict[str, dict[int, Record]] = {}
+    groups: dict[str, Results] = {}
+    for spec, records in finished:
+        if spec.method == DENSE:
+            dense.setdefault(setting(spec), {})[spec.seed] = records[0]
+    for spec, records in finished:
+        if spec.method != DENSE:
+            shared = dense.get(setting(spec.shared), {})
+            group = groups.setdefault(setting(spec), Results(replace(spec, method=DENSE, seed=0), shared, {}))
+            pruned = {**group.pruned, spec.method: {**group.pruned.get(spec.method, {}), spec.seed: records}}
+            groups[setting(spec)] = replace(group, pruned=pruned)
+    used = {setting(group.spec.shared) for group in groups.values()}
+    for spec, _ in finished:
+        if spec.method == DENSE and setting(spec) not in used:
+            groups[setting(spec)] = Results(replace(spec, seed=0), dense[setting(spec)], {})
+    return sorted(groups.values(), key=lambda found: (found.spec.recipe, -_length(found.spec), setting(found.spec)))
+
+
+def setting(spec: Spec) -> str:
     """The same for all specs that differ in nothing but method and seed."""
     return replace(spec, method=DENSE, seed=0).id
 

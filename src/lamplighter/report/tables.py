@@ -174,7 +174,7 @@ def rows(results: Results, title: str) -> Iterator[dict[str, Any]]:
         if cell is None:
             continue
         about = results.spec.recipe, title, results.metric, method, index, round(100 * results.spec.density(index), 8)
-        numbers = cell.mean, cell.std, cell.n, *(_paper_value(results, method, index) or (None, None))
+        numbers = cell.mean, cell.std, cell.n, *(paper_value(results, method, index) or (None, None))
         yield dict(zip(FIELDS + STATISTICS, (*about, *numbers), strict=True)) | {"values": cell.values}
 
 
@@ -190,7 +190,7 @@ def comma_separated(results: Results, title: str) -> str:
 def _entry(results: Results, method: str, index: int, bold: bool, most: int) -> Entry:
     cell = results.cell(method, index)
     partial = index > 0 and cell is not None and cell.n < most
-    return Entry(cell, bold, _paper_value(results, method, index), partial)
+    return Entry(cell, bold, paper_value(results, method, index), partial)
 
 
 def _paper(results: Results) -> PaperTable | None:
@@ -198,6 +198,6 @@ def _paper(results: Results) -> PaperTable | None:
     return paper_table(results.spec.recipe) if results.spec.plan == "iterative" else None
 
 
-def _paper_value(results: Results, method: str, index: int) -> PaperValue | None:
+def paper_value(results: Results, method: str, index: int) -> PaperValue | None:
     found = _paper(results)
     return None if found is None else found.value(method, results.spec.density(index))

@@ -1,0 +1,1 @@
+"""Masks and sparse weights of other tools, read without losing a bit."""
