@@ -30,7 +30,7 @@ STAGES = {
 CORE = [module for stage, modules in STAGES.items() if stage != "rounds" for module in modules]
 # Built on top of the core, and free to import what they need.
 OUTSIDE = {"__init__", "__main__", "benchmarking", "checkpoint", "cli", "data", "distributed", "experiments", "models"}
-OUTSIDE |= {"integrations", "migration", "optional", "report"}
+OUTSIDE |= {"integrations", "migration", "optional", "report", "runtime"}
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 MODELS_AND_DATA = {"PIL", "datasets", "pandas", "pyarrow", "sklearn", "torchvision", "transformers"}
 TRAINERS_AND_PEERS = {"accelerate", "compressed_tensors", "lightning", "pytorch_lightning"}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lamplighter.migration.reading import read_sparse
     from lamplighter.migration.writing import migrate
     from lamplighter.pruning import allocate, prune
+    from lamplighter.runtime.compiling import compile  # noqa: A004 - its public name
     from lamplighter.training.rounds import rounds
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "adopt",
     "allocate",
+    "compile",
     "gradients",
     "input_norms",
     "load_packed",
@@ -50,6 +52,7 @@ _HOMES = {
     "Masks": "lamplighter.masks",
     "adopt": "lamplighter.migration.modules",
     "allocate": "lamplighter.pruning",
+    "compile": "lamplighter.runtime.compiling",
     "gradients": "lamplighter.evidence",
     "input_norms": "lamplighter.evidence",
     "load_packed": "lamplighter.checkpoint.packed_models",

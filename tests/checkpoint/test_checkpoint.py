@@ -36,6 +36,19 @@ def test_parts_of_a_tensor_are_read(tmp_path):
     assert bytes(found) == tensor.numpy().tobytes()[4:12] == bytes(room[:8])
 
 
+@pytest.mark.parametrize("span", [(-1, 3), (3, 2), (0, 36), (0.0, 2), ("a", 2), (True, 2)])
+def test_parts_that_are_none_are_refused(tmp_path, span):
+    save_file({"a.weight": torch.randn(7, 5)}, tmp_path / "x.safetensors")
+    checkpoint = ll.Checkpoint(tmp_path / "x.safetensors")
+    with pytest.raises(LamplighterError, match=r"not within the 35 entries of 'a\.weight'|no whole numbers"):
+        checkpoint.read("a.weight", *span)
+    with pytest.raises(LamplighterError, match=r"not within the 140 bytes|no whole numbers"):
+        checkpoint.read_bytes("a.weight", span[0], 141 if span[1] == 36 else span[1])
+    for room in (memoryview(b"1234"), memoryview(bytearray(3))):
+        with pytest.raises(LamplighterError, match="read-only, too short"):
+            checkpoint.read_bytes("a.weight", 0, 4, room)
+
+
 def test_threads_may_read_at_once(tmp_path):
     tensors = {f"layers.{n}.weight": torch.randn(50, 50) for n in range(8)}
     checkpoint = ll.Checkpoint(save_sharded(tmp_path / "model", tensors, 4))

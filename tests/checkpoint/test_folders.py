@@ -1,6 +1,7 @@
 """Which files make up a checkpoint, and that no name or link leads out of its folder."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from safetensors.torch import save_file
 import lamplighter as ll
 from checkpoint.made import contents, save_sharded, weights
 from lamplighter.checkpoint.checkpoint import Checkpoint
+from lamplighter.checkpoint.comparison import compare
+from lamplighter.checkpoint.inspection import inspect_checkpoint
 from lamplighter.errors import LamplighterError
 
 
@@ -176,3 +179,82 @@ def test_a_tensor_in_two_files_is_refused(tmp_path):
         save_file({"x.weight": torch.ones(2, 2)}, tmp_path / "in" / f"{name}.safetensors")
     with pytest.raises(LamplighterError, match=r"'x\.weight' is both in a\.safetensors and in b\.safetensors"):
         Checkpoint(tmp_path / "in")
+
+
+@pytest.mark.parametrize("names", [(1, 2, 4), (0, 1, 3)])
+def test_numbered_files_without_an_index_must_be_all_there(tmp_path, names):
+    (tmp_path / "in").mkdir()
+    for number in names:
+        save_file({f"{number}.weight": torch.ones(2, 2)}, tmp_path / "in" / f"model-{number:05}-of-00004.safetensors")
+    missing = min({*range(names[0], names[0] + 4)} - {*names})
+    with pytest.raises(LamplighterError, match=rf"1 of 4 files of .*: model-0000{missing}-of-00004\.safetensors"):
+        Checkpoint(tmp_path / "in")
+    save_file({"more.weight": torch.ones(2, 2)}, tmp_path / "in" / f"model-{missing:05}-of-00004.safetensors")
+    assert len(Checkpoint(tmp_path / "in")) == 4
+
+
+def test_weights_of_modules_and_adapters_are_carried_over_and_named(folder, tmp_path):
+    (folder / "2_Dense").mkdir()
+    modules = ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "adapter_model.safetensors"]
+    for name in modules:
+        save_file({"x.weight": torch.ones(2, 2)}, folder / name)
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"copy")
+    report = ll.prune_checkpoint(folder, tmp_path / "out", sparsity=0.5)
+    assert sorted(report.unpruned) == modules
+    assert report.left_out == ("onnx/model.onnx",)
+    assert all((folder / name).read_bytes() == (tmp_path / "out" / name).read_bytes() for name in modules)
+
+
+def test_packed_checkpoints_are_to_be_unpacked_first(folder, tmp_path):
+    ll.prune_checkpoint(folder, tmp_path / "sparse", sparsity=0.9)
+    ll.pack(tmp_path / "sparse", tmp_path / "packed")
+    for ask in (
+        lambda: ll.prune_checkpoint(tmp_path / "packed", None, sparsity=0.5, dry_run=True),
+        lambda: compare(tmp_path / "packed", sparsity=0.5),
+    ):
+        with pytest.raises(LamplighterError, match="is packed") as caught:
+            ask()
+        assert "lamp unpack" in str(caught.value.hint)
+    found = inspect_checkpoint(tmp_path / "packed")
+    assert found.packed
+    assert not any(tensor.layers for tensor in found.tensors)
+    assert not inspect_checkpoint(folder).packed
+
+
+def test_pruned_again_the_earlier_records_are_kept(folder, tmp_path):
+    source = folder
+    for step, sparsity in enumerate((0.2, 0.5, 0.8)):
+        ll.prune_checkpoint(source, tmp_path / f"{step}", sparsity=sparsity)
+        source = tmp_path / f"{step}"
+    for shard in Checkpoint(source).shards:
+        record = json.loads(shard.metadata["lamplighter"])
+        assert record["sparsity"] == 0.8
+        assert [each["sparsity"] for each in record["earlier"]] == [0.2, 0.5]
+        assert not any("earlier" in each for each in record["earlier"])
+
+
+def test_a_name_in_an_index_that_is_no_text_is_refused(folder):
+    with_index(folder, lambda index: index["weight_map"].update({"a": "\ud800.safetensors"}))
+    with pytest.raises(LamplighterError, match=r"'\\ud800\.safetensors', which is no text"):
+        Checkpoint(folder)
+
+
+def test_permissions_are_those_of_the_original_less_the_umask(folder, tmp_path):
+    (folder / "convert.sh").write_text("#!/bin/sh")
+    for name, mode in [("convert.sh", 0o755), ("config.json", 0o444), ("model-00001-of-00003.safetensors", 0o600)]:
+        (folder / name).chmod(mode)
+    folder.chmod(0o750)
+    before = os.umask(0o022)
+    try:
+        ll.prune_checkpoint(folder, tmp_path / "out", sparsity=0.5)
+        one = folder / "model-00001-of-00003.safetensors"
+        ll.prune_checkpoint(one, tmp_path / "one.safetensors", sparsity=0.5)
+    finally:
+        os.umask(before)
+    out = tmp_path / "out"
+    found = {p.name: p.stat().st_mode & 0o777 for p in [*out.iterdir(), out, tmp_path / "one.safetensors"]}
+    assert found["convert.sh"] == 0o755
+    assert found["config.json"] == 0o644
+    assert found["model-00001-of-00003.safetensors"] == found["one.safetensors"] == 0o600
+    assert found["out"] == 0o750

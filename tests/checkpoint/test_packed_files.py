@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import threading
 
 import pytest
 import torch
@@ -9,8 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import lamplighter as ll
+from lamplighter.checkpoint import packed_folders, packed_packing, packed_reading
 from lamplighter.checkpoint.dtypes import TORCH
 from lamplighter.checkpoint.packed_codec import CHUNK
+from lamplighter.checkpoint.writing import ShardWriter
 from packed_samples import contents, documented_reader, every_dtype, raw, same_bits, sparse, write_folder
 
 
@@ -209,6 +213,97 @@ def test_the_place_is_checked_before_any_work(tmp_path):
             ll.pack(tmp_path / "f", tmp_path / name, force=True, watch=told.append)
     assert told == []
     assert (tmp_path / "p.safetensors").read_text() == "here"
+
+
+def test_what_is_read_is_not_written_through_a_hard_link(tmp_path):
+    save_file({"w": sparse(torch.float32, 40, 40)}, tmp_path / "a.safetensors")
+    (tmp_path / "b.safetensors").hardlink_to(tmp_path / "a.safetensors")
+    before, told = contents(tmp_path), []
+    with pytest.raises(ll.LamplighterError, match="what is read"):
+        ll.pack(tmp_path / "a.safetensors", tmp_path / "b.safetensors", force=True, watch=told.append)
+    assert (told, contents(tmp_path)) == ([], before)
+
+
+def test_files_that_would_get_the_same_name_are_refused(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in ("a.pt", "pytorch_a.pt"):
+        torch.save({name: torch.ones(3)}, tmp_path / "a" / name)
+    told = []
+    with pytest.raises(ll.LamplighterError, match="would get the same name"):
+        ll.pack(tmp_path / "a", tmp_path / "p", watch=told.append)
+    assert told == []
+    assert not (tmp_path / "p").exists()
+
+
+def test_other_weights_are_left_out_and_named(tmp_path):
+    write_folder(tmp_path / "a", {"x": sparse(torch.float32, 64, 64)}, {"y": torch.ones(3)})
+    assert ll.pack(tmp_path / "a", tmp_path / "p").left_out == ()
+    for folder in ("a", "p"):
+        torch.save({"x": torch.ones(64, 64)}, tmp_path / folder / "pytorch_model.bin")
+    assert ll.pack(tmp_path / "a", tmp_path / "q").left_out == ("pytorch_model.bin",)
+    assert ll.unpack(tmp_path / "p", tmp_path / "b").left_out == ("pytorch_model.bin",)
+    assert not (tmp_path / "q" / "pytorch_model.bin").exists()
+
+
+def test_every_file_of_a_folder_is_on_the_disk_before_it_is_in_its_place(tmp_path, monkeypatch):
+    write_folder(tmp_path / "a", {"x": sparse(torch.float32, 64, 64)}, {"y": torch.ones(3)})
+    fsync, flushed = os.fsync, set()
+
+    def trace(descriptor):
+        assert not place.exists() or os.path.samestat(os.fstat(descriptor), tmp_path.stat())
+        flushed.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", trace)
+    for work, source, place in ((ll.pack, tmp_path / "a", tmp_path / "p"), (ll.unpack, tmp_path / "p", tmp_path / "b")):
+        flushed.clear()
+        work(source, place)
+        assert [path.name for path in place.rglob("*") if path.stat().st_ino not in flushed] == []
+
+
+def test_few_of_many_files_are_open_at_once(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    for i in range(30):
+        save_file({f"x{i}": torch.ones(3)}, tmp_path / "a" / f"{i:02}.safetensors")
+    open_now, peak, filled = set(), [0], threading.Event()
+
+    class Watched(ShardWriter):
+        def __init__(self, path, entries, metadata):
+            super().__init__(path, entries, metadata)
+            open_now.add(self)
+            peak[0] = max(peak[0], len(open_now))
+            if len(open_now) > 9:
+                filled.set()
+
+        def close(self):
+            filled.wait(0.05)  # a slow disk
+            super().close()
+            open_now.discard(self)
+
+    monkeypatch.setattr(packed_folders, "ShardWriter", Watched)
+    ll.pack(tmp_path / "a", tmp_path / "p")
+    assert 2 < peak[0] <= packed_folders.WAITING + 1 == 9
+    assert len(contents(tmp_path / "p")) == 30
+    assert not open_now
+
+
+def test_chunks_are_thought_of_one_by_one(tmp_path, monkeypatch):
+    made, ahead = [0], []
+
+    def counted(*about):
+        made[0] += 1
+        return piece(*about)
+
+    piece = packed_reading.Piece
+    monkeypatch.setattr(packed_packing, "Piece", counted)
+    monkeypatch.setattr(packed_reading, "Piece", counted)
+
+    def watch(nbytes):
+        ahead.append(made[0])
+
+    ll.pack({f"w{i}": torch.ones(3) for i in range(20)}, tmp_path / "p.safetensors", threads=1, watch=watch)
+    ll.unpack(tmp_path / "p.safetensors", tmp_path / "b.safetensors", threads=1, watch=watch)
+    assert ahead == list(range(1, 61))
 
 
 def test_bytes_are_watched(tmp_path):

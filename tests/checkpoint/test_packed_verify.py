@@ -1,6 +1,7 @@
 """verify: what is the original pruned passes, packed or not; whatever else is found and named."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -189,6 +190,119 @@ def test_metadata_that_say_little_are_no_obstacle(original, record):
     tensors = load_file(original)
     save_file(tensors, original.with_name("b.safetensors"), metadata={"lamplighter": record})
     assert ll.verify(original.with_name("b.safetensors"), original).ok
+
+
+@pytest.mark.parametrize("pattern", [None, "2:4", "row"])
+def test_nothing_that_metadata_name_is_imported_or_called(original, monkeypatch, pattern):
+    traces = original.with_name("traces")
+    said = f"open({str(traces)!r}, 'a').write('here')"
+    original.with_name("evilmod.py").write_text(f"{said}\ndef boom(*given):\n    {said}\n")
+    monkeypatch.syspath_prepend(original.parent)
+    record = {"sparsity": 0.5, "method": "evilmod:boom", "pattern": pattern}
+    path = original.with_name("b.safetensors")
+    save_file(load_file(original), path, metadata={"lamplighter": json.dumps(record)})
+    verdict = ll.verify(path, original)
+    assert "evilmod" not in sys.modules
+    assert not traces.exists()
+    assert verdict.ok
+    assert verdict.unchecked == "the method 'evilmod:boom' is none of lamp, global, uniform, uniform+, er, erk"
+    assert str(verdict).endswith(f"; budgets not checked: {verdict.unchecked}")
+
+
+def test_a_verdict_is_true_if_all_is_well(original):
+    pruned = prune(original)
+    assert ll.verify(pruned, original)
+    assert not ll.verify(original, pruned)
+
+
+UNREADABLE = "what the checkpoint says of how it was pruned cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"method": "lamp", "sparsity": "0.5"}, "sparsity is '0.5'"),
+        ({"method": "lamp", "sparsity": 7}, "sparsity is 7"),
+        ({"method": "lamp", "sparsity": 0.5, "include": 3}, ""),
+        ({"method": "lamp", "sparsity": 0.5, "include": "absent"}, ""),
+        ({"method": "lamp", "sparsity": 0.5, "max_density": [3]}, ""),
+        ({"method": "lamp", "sparsity": 0.5, "densities": {"*": {}}}, ""),
+        ({"method": "lamp", "sparsity": 0.5, "pattern": "9"}, ""),
+        ({"method": ["lamp"], "sparsity": 0.5}, "the method that is named is none of lamp"),
+        ({"sparsity": 0.5}, "the method that is named is none of lamp"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_decided_again_is_said(original, record, why):
+    path = original.with_name("b.safetensors")
+    save_file(load_file(original), path, metadata={"lamplighter": json.dumps(record)})
+    verdict = ll.verify(path, original)
+    assert verdict.ok
+    assert verdict.planned == {}
+    assert verdict.unchecked
+    assert why in verdict.unchecked
+    assert verdict.as_data()["budgets_not_checked"] == verdict.unchecked
+
+
+def test_without_a_record_or_the_dense_original_it_is_said_that_budgets_are_not_checked(original):
+    pruned = prune(original)
+    assert ll.verify(original, original).unchecked == "the checkpoint does not say how it was pruned"
+    assert ll.verify(pruned, packed(original)).unchecked == "the original is packed"
+    assert ll.verify(pruned, original).unchecked is None
+    assert ll.verify(pruned, original).as_data()["budgets_not_checked"] is None
+
+
+def twice_pruned(original, earlier):
+    """What was pruned to 0.5, and pruned again, other layers; `earlier` says what is recorded of the first time."""
+    first = prune(original, "first", sparsity=0.5, include=["layers.0.fc.weight"])
+    second = prune(first, "second", sparsity=0.6, exclude=["layers.0.*"])
+    with safe_open(first, "pt") as file:
+        before = json.loads(file.metadata()["lamplighter"])
+    with safe_open(second, "pt") as file:
+        metadata = file.metadata()
+    record = json.loads(metadata["lamplighter"]) | {"earlier": earlier(before)}
+    path = original.with_name("twice.safetensors")
+    save_file(load_file(second), path, metadata=metadata | {"lamplighter": json.dumps(record)})
+    return first, path
+
+
+@pytest.mark.parametrize("earlier", [lambda before: [before], lambda before: ["?"]], ids=["known", "unknown"])
+def test_what_was_pruned_before_passes_without_its_budgets(original, earlier):
+    first, twice = twice_pruned(original, earlier)
+    verdict = ll.verify(twice, original)
+    assert verdict.ok, str(verdict)
+    assert "pruned before" in verdict.unchecked
+    assert verdict.planned == {}
+    verdict = ll.verify(twice, first)  # of what it was made from, they can be decided
+    assert verdict.ok, str(verdict)
+    assert verdict.unchecked is None
+    assert len(verdict.planned) == 4
+
+
+def test_of_what_was_pruned_before_layers_that_were_never_chosen_must_be_whole(original):
+    def change(tensors):
+        tensors["embed_tokens.weight"][7, 5] = 0
+
+    _, twice = twice_pruned(original, lambda before: [before])
+    (difference,) = ll.verify(altered(twice, change), original).differences
+    assert (difference.tensor, difference.index) == ("embed_tokens.weight", (7, 5))
+
+
+def test_the_original_may_tell_how_it_was_made_itself(original):
+    save_file(
+        load_file(original), original.with_name("m.safetensors"), metadata={"lamplighter": '{"from": "elsewhere"}'}
+    )
+    verdict = ll.verify(prune(original.with_name("m.safetensors")), original.with_name("m.safetensors"))
+    assert verdict.ok
+    assert verdict.unchecked is None
+
+
+def test_the_reason_is_one_line_whatever_the_metadata_hold(original):
+    record = {"method": "lamp", "sparsity": 0.5, "pattern": "\nok: fine \x1b[2J", "include": "\nok: fine"}
+    path = original.with_name("b.safetensors")
+    for each in (record, record | {"include": None}, record | {"method": "\nok: fine"}):
+        save_file(load_file(original), path, metadata={"lamplighter": json.dumps(each)})
+        assert ll.verify(path, original).unchecked.isprintable()
 
 
 def test_a_total_of_another_number_is_noticed_where_layers_cannot_be_planned(original):

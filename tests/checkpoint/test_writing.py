@@ -9,10 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import namedtuple
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -252,6 +256,71 @@ def test_without_an_exchange_the_old_one_is_moved_aside_and_put_back(tmp_path, m
     with pytest.raises(LamplighterError, match="exists"):
         ll.prune_checkpoint(folder, tmp_path / "out", sparsity=0.9)
     assert contents(tmp_path / "out") == kept
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no"), KeyboardInterrupt()])
+def test_without_an_exchange_a_failed_second_step_puts_the_old_one_back(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(staging, "exchange", lambda one, other: False)
+    folder = save_sharded(tmp_path / "in", weights(), 2)
+    ll.prune_checkpoint(folder, tmp_path / "out", sparsity=0.2)
+    before, rename = contents(tmp_path), Path.rename
+
+    def fail(path, target):
+        if path.name.endswith(".lamp-part"):
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises((LamplighterError, KeyboardInterrupt)):
+        ll.prune_checkpoint(folder, tmp_path / "out", sparsity=0.6, force=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_temporary_file_is_locked_by_the_descriptor_that_made_it(tmp_path, monkeypatch):
+    opened, plain = [], os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest: opened.append(str(path)) or plain(path, *rest))
+    with staged(tmp_path / "x", folder=False, force=False, needed=1) as part:
+        assert opened.count(str(part)) == 1
+        part.write_text("new")
+
+
+def test_few_files_are_open_at_once(tmp_path, monkeypatch):
+    tensors = {f"{number}.weight": torch.randn(2, 2) for number in range(24)}
+    folder = save_sharded(tmp_path / "in", tensors, 24)
+    close, begin, most, now = ShardWriter.close, ShardWriter.__init__, [0], [0]
+
+    def counted(writer, *arguments):
+        begin(writer, *arguments)
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+
+    def slowly(writer):
+        time.sleep(0.01)
+        close(writer)
+        now[0] -= 1
+
+    monkeypatch.setattr(ShardWriter, "__init__", counted)
+    monkeypatch.setattr(ShardWriter, "close", slowly)
+    ll.prune_checkpoint(folder, tmp_path / "out", sparsity=0.5)
+    assert 1 < most[0] <= 8
+
+
+def test_what_was_asked_is_recorded_in_one_way_whatever_its_types(source, tmp_path):
+    record = None
+    for number, (include, density) in enumerate(
+        [
+            ({"*.mlp.weight", "*.conv.*", "*.zero.*"}, np.float32(0.25)),
+            (frozenset({"*.zero.*", "*.mlp.weight", "*.conv.*"}), Fraction(1, 4)),
+            (["*.conv.*", "*.mlp.weight", "*.zero.*"], 0.25),
+        ]
+    ):
+        out = tmp_path / f"{number}.safetensors"
+        options = {"min_density": density, "densities": MappingProxyType({"*.conv.*": density})}
+        ll.prune_checkpoint(source, out, sparsity=0.5, include=include, **options)
+        record = record or out.read_bytes()
+        assert out.read_bytes() == record
+    with pytest.raises(LamplighterError, match=r"max_density\['x'\] is 2"):
+        ll.prune_checkpoint("absent", None, sparsity=0.5, max_density={"x": 2}, dry_run=True)
 
 
 def test_a_name_that_is_taken_meanwhile_is_not_overwritten(tmp_path):

@@ -1,5 +1,6 @@
 """`lamp prune`, `lamp plan` and `lamp inspect`: what they print, and what they say of mistakes."""
 
+import io
 import json
 
 import pytest
@@ -193,3 +194,30 @@ def test_bench_checkpoint_measures_times_and_memory(tmp_path):
     assert record["times_copy"] > 0
     assert 0 < record["peak_extra_bytes"] < 250e6
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_standard_output_cannot_show_are_escaped(tmp_path, monkeypatch):
+    save_file({"café世.weight": torch.randn(4, 4)}, tmp_path / "in.safetensors")
+    for words in (
+        ["prune", "-o", tmp_path / "out.safetensors", "--sparsity", "0.5"],
+        ["plan", "--sparsity", "0.5"],
+        ["inspect"],
+    ):
+        shown = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+        monkeypatch.setattr("sys.stdout", shown)
+        app([words[0], str(tmp_path / "in.safetensors"), *map(str, words[1:])], standalone_mode=False)
+        monkeypatch.undo()
+        shown.flush()
+        assert b"caf\xe9\\u4e16.weight" in shown.buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_is_left_out_or_carried_over_unpruned_is_said(tmp_path):
+    (tmp_path / "in" / "2_Dense").mkdir(parents=True)
+    torch.save({"model": {"a.weight": torch.randn(4, 4)}, "epoch": 3}, tmp_path / "in" / "x.pt")
+    save_file({"x.weight": torch.ones(2, 2)}, tmp_path / "in" / "2_Dense" / "model.safetensors")
+    done = lamp("prune", tmp_path / "in", "-o", tmp_path / "out", "--sparsity", 0.5)
+    assert done.exit_code == 0, done.output
+    assert "warning: carried over unpruned: 2_Dense/model.safetensors" in done.stderr
+    assert "warning: no tensors of the model, and left out: x.pt: epoch" in done.stderr
+    assert "no tensors of the model: x.pt: epoch" in lamp("inspect", tmp_path / "in").stdout

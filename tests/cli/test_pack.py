@@ -29,14 +29,16 @@ def test_pack_unpack_and_verify_say_what_they_did(model):
     done = lamp("pack", pruned, "-o", packed)
     assert done.exit_code == 0, done.output
     sizes = f"{packed.stat().st_size:,} bytes, was {pruned.stat().st_size:,}"
-    assert done.stdout == f"{packed}: {sizes}; 3 of 3 tensors are sparse when packed\n"
+    assert done.stdout == f"{packed}: {sizes}; 3 of 3 tensors are sparse now\n"
     done = lamp("unpack", packed, "-o", back)
     assert done.exit_code == 0, done.output
-    assert f"{pruned.stat().st_size:,} bytes, was {packed.stat().st_size:,}" in done.stdout
+    sizes = f"{pruned.stat().st_size:,} bytes, was {packed.stat().st_size:,}"
+    assert done.stdout == f"{back}: {sizes}; 3 of 3 tensors were sparse\n"
     assert back.read_bytes() == pruned.read_bytes()
     done = lamp("verify", packed, model)
     assert done.exit_code == 0, done.output
-    counts = dict(line.rsplit(None, 1) for line in done.stdout.splitlines())
+    *lines, last = done.stdout.splitlines()
+    counts = dict(line.rsplit(None, 1) for line in lines)
     kept = 3 * 4096 - round(0.9 * 3 * 4096)
     assert counts == {
         "entries": "12,288",
@@ -47,6 +49,41 @@ def test_pack_unpack_and_verify_say_what_they_did(model):
         "layers": "3",
         "of them as planned": "3",
     }
+    found = f"12,288 entries: {12_288 - kept:,} removed, every other one as in the original, as planned in 3 layers"
+    assert last == f"ok: {found}"
+
+
+def test_one_is_not_many(tmp_path):
+    whole, pruned, packed, back = (tmp_path / f"{name}.safetensors" for name in ("whole", "pruned", "packed", "back"))
+    save_file({"l.weight": torch.randn(64, 64)}, whole)
+    ll.prune_checkpoint(whole, pruned, sparsity=0.9)
+    assert lamp("pack", pruned, "-o", packed).stdout.endswith("; 1 of 1 tensor is sparse now\n")
+    assert lamp("unpack", packed, "-o", back).stdout.endswith("; 1 of 1 tensor was sparse\n")
+    assert lamp("verify", packed, whole).stdout.endswith(", as planned in 1 layer\n")
+
+
+def test_verify_says_if_budgets_are_not_checked(model):
+    done = lamp("verify", model, model)
+    assert done.exit_code == 0
+    *_, note, last = done.stdout.splitlines()
+    assert note == "budgets not checked: the checkpoint does not say how it was pruned"
+    assert last == "ok: 12,288 entries: 0 removed, every other one as in the original"
+    found = json.loads(lamp("verify", model, model, "--json").stdout)
+    assert found["budgets_not_checked"] == "the checkpoint does not say how it was pruned"
+    pruned = json.loads(lamp("verify", model.with_name("pruned.safetensors"), model, "--json").stdout)
+    assert pruned["budgets_not_checked"] is None
+
+
+@pytest.mark.filterwarnings("default::lamplighter.LamplighterWarning")
+def test_other_weights_of_a_folder_are_left_out_with_a_warning(model):
+    folder = model.with_name("folder")
+    folder.mkdir()
+    model.with_name("pruned.safetensors").rename(folder / "model.safetensors")
+    torch.save({}, folder / "pytorch_model.bin")
+    done = lamp("pack", folder, "-o", model.with_name("packed"), "--json")
+    assert done.exit_code == 0, done.output
+    assert "warning: not carried over, as it may hold other weights: pytorch_model.bin\n" in done.stderr
+    assert json.loads(done.stdout)["left_out"] == ["pytorch_model.bin"]
 
 
 def test_json_is_one_document(model):
@@ -70,6 +107,7 @@ def test_verify_exits_with_1_and_names_the_first_difference(model):
     done = lamp("verify", other, model)
     assert done.exit_code == 1
     assert "different                              1\n" in done.stdout
+    assert "ok: " not in done.stdout
     assert "different: l1.weight at [3, 4]: 1 entry is neither zero nor the original's" in done.stdout
     done = lamp("verify", other, model, "--json")
     assert done.exit_code == 1
@@ -121,3 +159,5 @@ def test_help_shows_examples(command):
     shown = lamp(command, "--help")
     assert shown.exit_code == 0
     assert f"$ lamp {command}" in shown.stdout
+    if command == "verify":
+        assert "{PRUNED} {ORIGINAL}" in shown.stdout

@@ -13,7 +13,7 @@ from lamplighter.checkpoint.dtypes import CODES, TORCH, width_in_bytes
 from lamplighter.checkpoint.files import Files, find_files
 from lamplighter.checkpoint.header import read_header, shown
 from lamplighter.checkpoint.opened import Opened, Stamp, stamp_of
-from lamplighter.checkpoint.torch_files import in_order, load_torch, offsets_in_file
+from lamplighter.checkpoint.torch_files import in_order, offsets_in_file, read_torch
 from lamplighter.errors import LamplighterError
 from lamplighter.naming import closest, listed
 
@@ -82,6 +82,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self.files: Files = find_files(self.path)
         self.shards: list[Shard] = []
         self.entries: dict[str, Stored] = {}
+        self.dropped: list[str] = []
         self._memory: dict[str, Tensor] = {}
         self._aliases: dict[str, object] = {}
         self.stamps: dict[str, Stamp] = {}
@@ -129,7 +130,7 @@ class Checkpoint(Mapping[str, Tensor]):
         width = width_in_bytes(entry.dtype)
         size = entry.nbytes // width
         stop = size if stop is None else stop
-        assert 0 <= start <= stop <= size, (name, start, stop, size)
+        _check_range(name, start, stop, size, "entries")
         found = torch.empty(stop - start, dtype=dtype, device="cpu")
         self.read_bytes(name, start * width, stop * width, found.view(torch.uint8).numpy().data)
         return found
@@ -137,7 +138,12 @@ class Checkpoint(Mapping[str, Tensor]):
     def read_bytes(self, name: str, begin: int, end: int, into: memoryview | None = None) -> memoryview:
         """The bytes of a tensor from one to before another, into a writable buffer if one is given."""
         entry = self._entry(name)
-        assert 0 <= begin <= end <= entry.nbytes, (name, begin, end)
+        _check_range(name, begin, end, entry.nbytes, "bytes")
+        if into is not None and (into.readonly or into.itemsize != 1 or into.ndim != 1 or len(into) < end - begin):
+            raise LamplighterError(
+                f"the buffer for {end - begin:,} bytes of {shown(name)} is read-only, too short, or not one of bytes",
+                "give a writable one, such as memoryview(bytearray(end - begin))",
+            )
         room = memoryview(bytearray(end - begin)) if into is None else into[: end - begin]
         if len(room) == 0:
             return room
@@ -184,7 +190,8 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def _add_torch(self, file: str) -> None:
         path = self.files.root / file
-        tensors = load_torch(path)
+        tensors, aside = read_torch(path)
+        self.dropped += [f"{file}: {name}" for name in aside]
         places = offsets_in_file(tensors, path)
         stored = []
         for name, tensor in tensors.items():
@@ -214,6 +221,18 @@ class Checkpoint(Mapping[str, Tensor]):
                 f"{self.files.root / str(self.files.index)} names tensors that are not where it says: {listed(lost)}",
                 "fetch the checkpoint again",
             )
+
+
+def _check_range(name: str, start: int, stop: int, size: int, what: str) -> None:
+    """An error unless the numbers are from one to before another of a tensor's entries or bytes."""
+    whole = type(start) is int and type(stop) is int  # the usual case, without a look at the protocol of whole numbers
+    if not whole and not all(hasattr(each, "__index__") and not isinstance(each, bool) for each in (start, stop)):
+        raise LamplighterError(f"{start!r} to {stop!r} of {shown(name)} are no whole numbers", f"count {what} from 0")
+    if not 0 <= start <= stop <= size:
+        raise LamplighterError(
+            f"{start:,} to {stop:,} are not within the {size:,} {what} of {shown(name)}",
+            "expected 0 <= start <= stop <= size; negative numbers do not count from the end",
+        )
 
 
 def _changed(path: Path) -> LamplighterError:

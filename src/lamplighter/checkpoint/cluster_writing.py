@@ -50,7 +50,7 @@ def fill_shards(output: Output, decision: Decision, source: Spread, root: Path, 
 
 def _lay_out(output: Output, shard: Shard, root: Path) -> _LaidOut:
     path = output.path_of(shard, root)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    output.make(shard, path)
     writer = ShardWriter(path, output.described(shard), output.metadata(shard))
     writer.leave_to_others()
     return _LaidOut(shard, path, writer.nbytes, writer.places)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lamplighter.checkpoint.checkpoint import Checkpoint
 from lamplighter.checkpoint.cluster import joined
-from lamplighter.checkpoint.planning import Globs, budgets_for, check_request, survey
+from lamplighter.checkpoint.planning import Globs, budgets_for, check_request, check_unpacked, survey
 from lamplighter.checkpoint.progress import Tell, silent
 from lamplighter.checkpoint.threads import thread_count
 from lamplighter.errors import LamplighterError
@@ -74,6 +74,7 @@ def compare(
     for method in methods:
         check_request(sparsity, method, pattern)
     checkpoint = Checkpoint(Path(src))
+    check_unpacked(checkpoint)
     with joined(ray, thread_count(threads, spread=ray is not None)) as cluster:
         found = survey(checkpoint, include, exclude, threads=threads, tell=tell, cluster=cluster)
         budgets = {method: budgets_for(found, sparsity, method, pattern) for method in methods}

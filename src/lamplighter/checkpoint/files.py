@@ -4,7 +4,9 @@ A checkpoint is a `.safetensors` file, a `.pt`, `.pth` or `.bin` file of torch, 
 (`*.safetensors.index.json`, `*.bin.index.json`) where there are several.
 """
 
+import itertools
 import json
+import re
 import stat
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -34,6 +36,12 @@ _OTHER_WEIGHTS = (
 )
 
 
+# Weights that are no copy of the shards': a module's, in a folder of its own, or those of an adapter.
+_MODULES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
+_ADAPTERS = ("adapter_*.safetensors", "adapter_*.bin")
+_NUMBERED = re.compile(r"(.+)-(\d+)-of-(\d+)(\.[a-z]+)")
+
+
 @dataclass(frozen=True)
 class Files:
     """The files of a checkpoint, by their names within `root`.
@@ -47,6 +55,7 @@ class Files:
         others: files to carry over unchanged.
         left_out: files and folders that are not carried over.
         config: what `config.json` holds.
+        unpruned: those of the others that hold weights.
     """
 
     root: Path
@@ -57,6 +66,7 @@ class Files:
     others: list[Path] = field(default_factory=list)
     left_out: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
+    unpruned: list[Path] = field(default_factory=list)
 
 
 def find_files(path: Path) -> Files:
@@ -85,7 +95,7 @@ def _in_folder(root: Path) -> Files:
             places = _places(root, index)
             shards = sorted(set(places.values()))
             break
-        shards = _loose([name for name in here if fnmatch(name, kind)], kind)
+        shards = _loose(root, [name for name in here if fnmatch(name, kind)], kind)
         if shards:
             break
     if not shards:
@@ -95,8 +105,19 @@ def _in_folder(root: Path) -> Files:
         if not regular(root, root / name):
             listing = f", which {index} names" if index else ""
             raise LamplighterError(f"{root / name}{listing}, is not there", "fetch the checkpoint again")
-    others, left_out = carried(root, {*shards, *([index] if index else [])}, _OTHER_WEIGHTS)
-    return Files(root, shards, True, index, places, others, left_out, _config(root))
+    others, left_out = carried(root, {*shards, *([index] if index else [])}, _is_copy)
+    unpruned = [path for path in others if _is_module(path) and path.suffix != ".json"]
+    return Files(root, shards, True, index, places, others, left_out, _config(root), unpruned)
+
+
+def _is_copy(path: Path) -> bool:
+    """Whether a file beside the shards holds the same weights once more, by its name."""
+    return not _is_module(path) and any(fnmatch(path.name, glob) for glob in _OTHER_WEIGHTS)
+
+
+def _is_module(path: Path) -> bool:
+    globs = _ADAPTERS if path.parent == Path() else (*_MODULES, *_ADAPTERS)
+    return any(fnmatch(path.name, glob) for glob in globs)
 
 
 def _index(root: Path, found: list[str]) -> str | None:
@@ -108,11 +129,32 @@ def _index(root: Path, found: list[str]) -> str | None:
     return plainest[0] if found else None
 
 
-def _loose(names: list[str], kind: str) -> list[str]:
-    """The shards of a folder without an index: the one with the usual name, or else all."""
+def _loose(root: Path, names: list[str], kind: str) -> list[str]:
+    """The shards of a folder without an index: the one with the usual name, or else all of them."""
     usual = [name for name in names if name in ("model.safetensors", "pytorch_model.bin")]
     wanted = [name for name in names if not fnmatch(name, "adapter_model.*") and name not in _NO_WEIGHTS]
+    if not usual:
+        _check_complete(root, wanted)
     return usual or (wanted if kind != "*.bin" or len(wanted) == 1 else [])
+
+
+def _check_complete(root: Path, names: list[str]) -> None:
+    """An error where names such as `model-00002-of-00004.safetensors` say that there are more than these."""
+    found: dict[tuple[str, str, str], set[int]] = {}
+    for name in names:
+        if numbered := _NUMBERED.fullmatch(name):
+            stem, number, count, suffix = numbered.groups()
+            found.setdefault((stem, count, suffix), set()).add(int(number))
+    for (stem, count, suffix), numbers in found.items():
+        first = 0 if 0 in numbers else 1
+        if (missing := int(count) - len(numbers)) > 0:
+            absent = itertools.islice((n for n in itertools.count(first) if n not in numbers), min(missing, 3))
+            named = ", ".join(f"{stem}-{number:0{len(count)}}-of-{count}{suffix}" for number in absent)
+            more = f" and {missing - 3:,} more" if missing > 3 else ""
+            raise LamplighterError(
+                f"{missing:,} of {int(count):,} files of {root} are missing: {named}{more}",
+                "fetch the checkpoint again",
+            )
 
 
 _NO_WEIGHTS = frozenset({"training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin"})

@@ -16,7 +16,7 @@ from lamplighter.errors import LamplighterError
 LONGEST = 100_000_000  # the safetensors library's own limit on the header's length
 _MOST = (1 << 63) - 1  # what torch can count to
 _FIELDS = {"dtype", "shape", "data_offsets"}
-_METADATA = "__metadata__"
+METADATA = "__metadata__"
 _HINT = "the file is damaged, cut short, or no safetensors file: fetch or write it again"
 
 
@@ -74,7 +74,7 @@ def read_header(path: Path) -> Header:
 def parse_header(text: bytes, size: int, path: Path) -> Header:
     """The header from its JSON text; `size` is that of the whole file."""
     fields = _unique(_json(text, path), path, "the header")
-    metadata = _metadata(fields.pop(_METADATA, None), path)
+    metadata = _metadata(fields.pop(METADATA, None), path)
     start = 8 + len(text)
     entries = [_entry(name, given, start, path) for name, given in fields.items()]
     entries.sort(key=lambda entry: (entry.begin, entry.end))

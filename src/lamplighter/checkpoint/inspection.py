@@ -11,6 +11,7 @@ from lamplighter.checkpoint.checkpoint import Checkpoint
 from lamplighter.checkpoint.discovery import Region, find_regions
 from lamplighter.checkpoint.files import find_files
 from lamplighter.checkpoint.header import read_header
+from lamplighter.checkpoint.packed_format import KEY
 from lamplighter.checkpoint.progress import Tell, silent
 from lamplighter.checkpoint.stream import Stream
 from lamplighter.checkpoint.threads import thread_count
@@ -54,7 +55,10 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A checkpoint's tensors in natural order, its files, and why its layers cannot be pruned if they cannot."""
+    """A checkpoint's tensors in natural order, its files, and why its layers cannot be pruned if they cannot.
+
+    Those of a packed checkpoint are bitmasks and values, none of them a layer.
+    """
 
     source: str
     files: dict[str, int]
@@ -62,6 +66,8 @@ class Inspection:
     left_out: tuple[str, ...]
     tensors: tuple[TensorReport, ...]
     obstacle: str | None
+    dropped: tuple[str, ...] = ()
+    packed: bool = False
 
     def as_data(self) -> dict[str, Any]:
         """Everything as plain data, for JSON."""
@@ -85,8 +91,9 @@ def inspect_checkpoint(src: str | os.PathLike[str], *, threads: int | None = Non
     checkpoint = Checkpoint(src)
     counts: dict[str, int] = {}
     obstacle = None
+    packed = any(KEY in shard.metadata for shard in checkpoint.shards)
     try:
-        _, regions = find_regions(checkpoint)
+        _, regions = ([], {}) if packed else find_regions(checkpoint)
         for region in regions.values():
             for tensor in region.tensors:
                 counts[tensor] = counts.get(tensor, 0) + 1
@@ -109,6 +116,8 @@ def inspect_checkpoint(src: str | os.PathLike[str], *, threads: int | None = Non
         tuple(map(str, checkpoint.files.left_out)),
         tensors,
         obstacle,
+        tuple(checkpoint.dropped),
+        packed,
     )
 
 

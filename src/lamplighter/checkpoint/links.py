@@ -5,8 +5,7 @@ Links from such a snapshot into the blobs beside it are followed, for reading; t
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator
-from fnmatch import fnmatch
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from lamplighter.errors import LamplighterError
@@ -16,6 +15,10 @@ _UNCARRIED_FOLDERS = frozenset({".git", ".cache"})
 
 def inside(root: Path, name: str) -> None:
     """An error for a name of a file that is not one inside the folder."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise LamplighterError(f"{root} names the file {name[:200]!r}, which is no text", "rename it") from None
     path = PurePosixPath(name)
     odd = not name or "\\" in name or "\0" in name or path.is_absolute() or ".." in path.parts
     if odd or path.as_posix() != name or name == "." or path.drive:
@@ -47,20 +50,19 @@ def _blobs(base: Path) -> Path | None:
     return base.parent.parent / "blobs" if base.parent.name == "snapshots" else None
 
 
-def carried(root: Path, taken: Collection[str], unwanted: Iterable[str]) -> tuple[list[Path], list[Path]]:
+def carried(root: Path, taken: Collection[str], unwanted: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
     """The files of a folder that are carried over, and those that are left out, by their paths within it.
 
     Args:
         root: the folder.
         taken: files that are dealt with elsewhere.
-        unwanted: globs on names of files to leave out.
+        unwanted: whether to leave out a file, by its path within the folder.
     """
     kept: list[Path] = []
     left: list[Path] = []
     for path, is_file in _walk(root, Path()):
         if path.as_posix() not in taken:
-            wanted = is_file and not any(fnmatch(path.name, glob) for glob in unwanted)
-            (kept if wanted else left).append(path)
+            (kept if is_file and not unwanted(path) else left).append(path)
     return kept, left
 
 

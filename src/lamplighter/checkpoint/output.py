@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -45,7 +46,25 @@ class Output:
     def metadata(self, shard: Shard) -> dict[str, str]:
         """The shard's metadata, and how it was made. Loaders of models ask for a format where there are metadata."""
         base = shard.metadata or {"format": "pt"}
-        return {**base, RECORD: json.dumps(self.record, sort_keys=True)}
+        earlier = _earlier(shard.metadata.get(RECORD))
+        record = {**self.record, "earlier": earlier} if earlier else self.record
+        return {**base, RECORD: json.dumps(record, sort_keys=True)}
+
+    def names(self) -> set[str]:
+        """The files of the result, by their paths within it."""
+        index = self.index()
+        shards = {self.name_of(shard) for shard in self.checkpoint.shards}
+        return shards | {path.as_posix() for path in self.checkpoint.others} | ({index[0]} if index else set())
+
+    def mode(self) -> int:
+        """The permissions of the checkpoint's folder, or of its one file."""
+        return _mode(self.checkpoint.files.root / ("" if self.file is None else self.checkpoint.shards[0].file))
+
+    def make(self, shard: Shard, path: Path) -> None:
+        """Make the shard's file, still empty, with the permissions of the one that it is made from."""
+        if self.file is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, [], _mode(self.checkpoint.files.root / shard.file))
 
     def index(self) -> tuple[str, bytes] | None:
         """The index, as it was, or under the new names of shards that were files of torch."""
@@ -83,12 +102,29 @@ def safetensors_name(file: str) -> str:
 
 def write_rest(output: Output, root: Path) -> None:
     """Write the index, and copy the files that are carried over."""
-    index = output.index()
+    files, index = output.checkpoint.files, output.index()
     if index is not None:
-        _write(root / index[0], [memoryview(index[1])])
-    for path in output.checkpoint.others:
+        _write(root / index[0], [memoryview(index[1])], _mode(files.root / str(files.index)))
+    for path in files.others:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        _write(root / path, _content(output.checkpoint.files.root / path))
+        _write(root / path, _content(files.root / path), _mode(files.root / path))
+
+
+def _earlier(given: str | None) -> list[dict[str, Any]]:
+    """The records of the steps that made what is read, the first one first."""
+    try:
+        last = json.loads(given or "null")
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(last, dict):
+        return []
+    before = last.pop("earlier", [])
+    return [each for each in before if isinstance(each, dict)] + [last] if isinstance(before, list) else [last]
+
+
+def _mode(path: Path) -> int:
+    """The permissions of a file, and what its owner needs to write and read a new one."""
+    return stat.S_IMODE(path.stat().st_mode) & 0o777 | 0o600
 
 
 def _content(path: Path) -> Iterator[memoryview]:
@@ -99,9 +135,10 @@ def _content(path: Path) -> Iterator[memoryview]:
         yield room
 
 
-def _write(path: Path, parts: Iterable[memoryview]) -> None:
+def _write(path: Path, parts: Iterable[memoryview], mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
-        with path.open("wb") as file:
+        with os.fdopen(os.open(path, flags, mode), "wb") as file:  # the system takes away what the umask says
             for part in parts:
                 file.write(part)
             file.flush()

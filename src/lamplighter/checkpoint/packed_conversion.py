@@ -20,6 +20,7 @@ class Conversion:
         dense_bytes: what the original's tensors take, with their files' headers.
         packed_bytes: what the packed ones take.
         seconds: how long it took.
+        left_out: files and folders of the source that were not carried over, as they may hold weights.
     """
 
     tensors: int
@@ -27,3 +28,4 @@ class Conversion:
     dense_bytes: int
     packed_bytes: int
     seconds: float
+    left_out: tuple[str, ...] = ()

@@ -2,20 +2,23 @@
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from lamplighter.checkpoint.files import Files, read_json
+from lamplighter.checkpoint.opened import Opened
 from lamplighter.checkpoint.output import safetensors_name
 from lamplighter.checkpoint.packed_format import KEY, Described
 from lamplighter.checkpoint.staging import check_place
-from lamplighter.checkpoint.writing import ShardWriter, nbytes, size_of, staged
+from lamplighter.checkpoint.writing import ShardWriter, nbytes, size_of, staged, unwritable
 from lamplighter.errors import LamplighterError
 
 SUFFIX = ".safetensors"
+WAITING = 8  # so many files at most are complete, but still open until the disk has them
+_COPIED = 1 << 22  # bytes at a time
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,23 @@ def _check_apart(dst: Path, target: Path, files: Files) -> None:
     places = [source] if files.folder else [source / name for name in files.shards]
     if files.folder and (source.is_relative_to(target) or target.is_relative_to(source)):
         raise LamplighterError(f"one of {dst} and {files.root} lies in the other", "write to a folder beside it")
-    if any(target == Path(os.path.realpath(place)) for place in places):
+    if any(target == Path(os.path.realpath(place)) or _same(target, place) for place in places):
         raise LamplighterError(f"{dst} is what is read", "write to another place: nothing is done in place")
+    names = [safetensors_name(file) for file in files.shards]
+    if len(set(names)) < len(names):
+        raise LamplighterError(
+            f"files of {files.root} would get the same name in {dst}", "keep one checkpoint to a folder"
+        )
+
+
+def _same(target: Path, place: Path) -> bool:
+    """Whether both are one file, as they are through a hard link."""
+    return target.exists() and place.exists() and target.samefile(place)
+
+
+def left_out(files: Files) -> tuple[str, ...]:
+    """What is in a checkpoint's folder and is not carried over."""
+    return tuple(str(path) for path in files.left_out) if files.folder else ()
 
 
 def write_files(
@@ -79,8 +97,10 @@ def write_files(
     with staged(dst, folder=folder, force=force, needed=_needed(new, files, index)) as stage:
         # Writing to the disk what is complete goes on while the next file is made.
         with ThreadPoolExecutor(1) as flushing:
-            flushed = []
+            flushed: deque[Future[None]] = deque()
             for each in new:
+                if len(flushed) == WAITING:
+                    flushed.popleft().result()
                 path = stage / each.name if folder else stage
                 path.parent.mkdir(parents=True, exist_ok=True)
                 flushed.append(flushing.submit(_filled(path, each, fill).close))
@@ -89,7 +109,7 @@ def write_files(
         if files is not None and files.folder:
             _carry_over(files, stage)
             if index is not None:
-                (stage / _index_name(files)).write_text(index, encoding="utf-8", newline="")
+                _write(stage / _index_name(files), [index.encode()])
 
 
 def _filled(path: Path, new: NewFile, fill: Callable[[str, ShardWriter], None]) -> ShardWriter:
@@ -162,4 +182,24 @@ def _carry_over(files: Files, stage: Path) -> None:
     for other in files.others:
         target = stage / other
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(files.root / other, target)
+        _write(target, _content(files.root / other))
+
+
+def _content(path: Path) -> Iterator[memoryview]:
+    opened = Opened(path)
+    for begin in range(0, opened.stamp.size, _COPIED):
+        room = memoryview(bytearray(min(_COPIED, opened.stamp.size - begin)))
+        opened.read_into(room, begin)
+        yield room
+
+
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a file to the disk: whatever is renamed to its place has to be there before."""
+    try:
+        with path.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable(path, error) from error

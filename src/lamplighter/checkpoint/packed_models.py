@@ -62,14 +62,15 @@ def load_packed(
     packed.check_packed()
     targets = _matched(packed, states(model), path, strict=strict)
     layers = _layers(model, include, exclude)
-    pieces = {name: packed.pieces(name) for name in targets}
+    counted = {name: packed.count(name) for name in targets}
     at_once = {name: tensor for name, tensor in targets.items() if _is_plain_memory(tensor)}
     with torch.no_grad():
         work = partial(_fill, packed, {name: words_of(tensor.detach()) for name, tensor in at_once.items()}, watch)
-        Workers(workers, work).run(piece for name in at_once for piece in pieces[name])
+        Workers(workers, work).run(piece for name in at_once for piece in packed.pieces(name, counted[name]))
         for name in targets.keys() - at_once.keys():  # through a buffer, one by one
             room = torch.empty(targets[name].shape, dtype=targets[name].dtype, device="cpu")
-            Workers(workers, partial(_fill, packed, {name: words_of(room)}, watch)).run(pieces[name])
+            fill = partial(_fill, packed, {name: words_of(room)}, watch)
+            Workers(workers, fill).run(packed.pieces(name, counted[name]))
             targets[name].copy_(room)
     return _masks_of(layers)
 

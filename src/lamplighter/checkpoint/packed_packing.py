@@ -2,6 +2,7 @@
 
 import os
 import time
+from array import array
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from lamplighter.checkpoint.packed_conversion import Conversion, Watch, ignore
 from lamplighter.checkpoint.packed_folders import (
     NewFile,
     check_target,
+    left_out,
     original_index,
     packed_index,
     write_files,
@@ -23,7 +25,7 @@ from lamplighter.checkpoint.threads import Workers, thread_count
 from lamplighter.checkpoint.writing import ShardWriter
 from lamplighter.errors import LamplighterError
 
-Counts = dict[str, list[int]]  # of each tensor, how many words are not zero, chunk by chunk
+Counts = dict[str, "array[int]"]  # of each tensor, how many words are not zero, chunk by chunk
 
 
 def pack(
@@ -81,24 +83,24 @@ def pack(
         dense_bytes=sum(dense),
         packed_bytes=sum(file.nbytes for file in new.values()),
         seconds=time.perf_counter() - began,
+        left_out=() if source.files is None else left_out(source.files),
     )
 
 
 def _count_all(source: Source, workers: int, watch: Watch) -> Counts:
     """How many words of each chunk are not zero."""
-    counted: Counts = {}
-    pieces: list[Piece] = []
-    for part in source.parts:
-        for name, (dtype, shape) in part.tensors.items():
-            size, _ = words_in(dtype, shape)
-            counted[name] = [0] * -(-size // CHUNK)
-            pieces += [Piece(name, start, min(start + CHUNK, size)) for start in range(0, size, CHUNK)]
+    sizes = {name: words_in(*about)[0] for part in source.parts for name, about in part.tensors.items()}
+    counted: Counts = {name: array("Q", bytes(8 * -(-size // CHUNK))) for name, size in sizes.items()}
 
     def work(piece: Piece) -> None:
         words = source.words(piece.name, piece.start, piece.stop)
         counted[piece.name][piece.start // CHUNK] = count(words)
         watch(words.nbytes)
 
+    # One by one: of a checkpoint of terabytes they would be millions.
+    pieces = (
+        Piece(name, start, min(start + CHUNK, size)) for name, size in sizes.items() for start in range(0, size, CHUNK)
+    )
     Workers(workers, work).run(pieces)
     return counted
 

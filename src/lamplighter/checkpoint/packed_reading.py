@@ -1,6 +1,7 @@
 """An open checkpoint whose tensors may be packed: the tensors of the original, decoded a chunk at a time."""
 
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,20 +100,29 @@ class Packed:
         """How many bytes a word of a tensor has."""
         return words_in(*self.tensors[name])[1]
 
-    def pieces(self, name: str) -> list[Piece]:
-        """A tensor in chunks; of a sparse one the bitmask is read, and checked, for where their values begin."""
+    def count(self, name: str) -> "array[int] | None":
+        """How many values each chunk of a sparse tensor has: its bitmask is read, and checked. None of a dense one."""
         layout = self.layouts[self.homes[name]]
-        size, _ = words_in(*layout.tensors[name])
         if name not in layout.sparse:
-            return [Piece(name, start, min(start + CHUNK, size)) for start in range(0, size, CHUNK)]
-        ones, last = self._ones(name, mask_bytes(layout.tensors[name][1]))
+            return None
+        size, _ = words_in(*layout.tensors[name])
+        ones, last = array("Q"), 0
+        for mask in self._masks(name, mask_bytes(layout.tensors[name][1])):
+            ones.extend(counts(mask))
+            last = int(mask[-1])
         values = layout.sparse[name]
         check_counts(self.file(self.homes[name]), name, size=size, ones=sum(ones), values=values, last=last)
-        found, first = [], 0
-        for place, values in enumerate(ones):
-            found.append(Piece(name, place * CHUNK, min(place * CHUNK + CHUNK, size), first, values))
+        return ones
+
+    def pieces(self, name: str, counted: "array[int] | None" = None) -> Iterator[Piece]:
+        """A tensor in chunks, one by one; what `count` told of it if that was asked before."""
+        size, _ = words_in(*self.tensors[name])
+        ones = self.count(name) if counted is None else counted
+        first = 0
+        for start in range(0, size, CHUNK):
+            values = 0 if ones is None else ones[start // CHUNK]
+            yield Piece(name, start, min(start + CHUNK, size), first, values)
             first += values
-        return found
 
     def read(self, piece: Piece, into: Tensor | None = None) -> Tensor:
         """The words of a piece, put into a buffer if one is given."""
@@ -130,18 +140,6 @@ class Packed:
                 "try again when nothing writes to it",
             )
         return into
-
-    def all_pieces(self, file: str) -> list[Piece]:
-        """Every chunk of every tensor of one file, all bitmasks checked."""
-        return [piece for name in self.layouts[file].tensors for piece in self.pieces(name)]
-
-    def _ones(self, name: str, length: int) -> tuple[list[int], int]:
-        """How many bits of a bitmask are set, by chunk, and its last byte."""
-        ones, last = [], 0
-        for mask in self._masks(name, length):
-            ones += counts(mask)
-            last = int(mask[-1])
-        return ones, last
 
     def _masks(self, name: str, length: int) -> Iterator[Tensor]:
         for begin in range(0, length, MASKS_AT_ONCE):

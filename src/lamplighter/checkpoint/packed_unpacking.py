@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lamplighter.checkpoint.packed_codec import raw
 from lamplighter.checkpoint.packed_conversion import Conversion, Watch, ignore
-from lamplighter.checkpoint.packed_folders import NewFile, check_target, restored_index, write_files
+from lamplighter.checkpoint.packed_folders import NewFile, check_target, left_out, restored_index, write_files
 from lamplighter.checkpoint.packed_reading import Packed, Piece
 from lamplighter.checkpoint.threads import Workers, thread_count
 from lamplighter.checkpoint.writing import ShardWriter
@@ -50,10 +50,11 @@ def unpack(
     check_target(Path(dst), files, force=force)
     new = [NewFile(file, layout.tensors, layout.metadata) for file, layout in packed.layouts.items()]
     index = restored_index(files, {file: layout.tensors for file, layout in packed.layouts.items()})
-    pieces = {file: packed.all_pieces(file) for file in packed.layouts}
+    counted = {name: packed.count(name) for name in packed.homes}  # all bitmasks are checked before a file is made
 
     def fill(name: str, writer: ShardWriter) -> None:
-        Workers(workers, partial(_write_piece, packed, writer, watch)).run(pieces[name])
+        pieces = (piece for each in packed.layouts[name].tensors for piece in packed.pieces(each, counted[each]))
+        Workers(workers, partial(_write_piece, packed, writer, watch)).run(pieces)
         packed.checkpoint.check_unchanged()
 
     write_files(Path(dst), files, new, fill, index=index, force=force)
@@ -63,6 +64,7 @@ def unpack(
         dense_bytes=sum(file.nbytes for file in new),
         packed_bytes=sum(shard.nbytes for shard in packed.checkpoint.shards),
         seconds=time.perf_counter() - began,
+        left_out=left_out(files),
     )
 
 

@@ -71,6 +71,9 @@ class Verdict:
         planned: how many weights each layer was to keep, as far as the checkpoint says how it was pruned.
         total: how many all layers together were to keep, if it says.
         seconds: how long it took.
+        unchecked: why it was not checked how many weights each layer keeps, if it was not.
+
+    In a condition it is `ok`.
     """
 
     tallies: Mapping[str, Tally]
@@ -78,6 +81,11 @@ class Verdict:
     planned: Mapping[str, int] = field(default_factory=dict)
     total: int | None = None
     seconds: float = 0.0
+    unchecked: str | None = None
+
+    def __bool__(self) -> bool:
+        """Whether the checkpoint is the original pruned, as planned."""
+        return self.ok
 
     @property
     def ok(self) -> bool:
@@ -118,12 +126,21 @@ class Verdict:
         """Everything as plain data, for JSON."""
         totals = {name: getattr(self, name) for name in ("ok", "entries", "nonzero", "removed", "different", "seconds")}
         tensors = {name: {**asdict(each), "planned": self.planned.get(name)} for name, each in self.tallies.items()}
-        return {**totals, "differences": [asdict(each) for each in self.differences], "tensors": tensors}
+        about = {"budgets_not_checked": self.unchecked, "differences": [asdict(each) for each in self.differences]}
+        return {**totals, **about, "tensors": tensors}
 
     def __str__(self) -> str:
+        note = f"; budgets not checked: {self.unchecked}" if self.unchecked else ""
+        return self.outcome + note
+
+    @property
+    def outcome(self) -> str:
+        """What was found, in a line."""
         if not self.ok:
-            return f"different in {len(self.differences):,} places, the first: {self.differences[0]}"
-        plan = f", as planned in {len(self.planned):,} layers" if self.planned else ""
+            many = len(self.differences)
+            return f"different in {many:,} place{'s' * (many != 1)}, the first: {self.differences[0]}"
+        many = len(self.planned)
+        plan = f", as planned in {many:,} layer{'s' * (many != 1)}" if many else ""
         return f"{self.entries:,} entries: {self.removed:,} removed, every other one as in the original{plan}"
 
 

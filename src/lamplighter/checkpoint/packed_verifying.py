@@ -29,7 +29,10 @@ def verify(
 
     Every entry must be the original's or +0.0. Where the checkpoint's metadata say how it was pruned, only the layers
     named there may have lost entries, and each must keep as many as planned; what was zero in the original already
-    counts as kept or as removed, whichever fits.
+    counts as kept or as removed, whichever fits. Where that cannot be decided again, `Verdict.unchecked` says why. Of
+    the metadata nothing is imported or called: they may be anybody's.
+
+    `if verify(...)` asks whether all is well: a `Verdict` is true if it is `ok`.
 
     Args:
         pruned: a file or folder, packed or not.
@@ -42,8 +45,11 @@ def verify(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     whole, sparse = (f"{folder}/{name}.safetensors" for name in ("whole", "sparse"))
     ...     done = pack({"w": torch.ones(100, 100)}, whole), pack({"w": torch.eye(100)}, sparse)
-    ...     print(verify(sparse, whole))
+    ...     verdict = verify(sparse, whole)
+    >>> print(verdict.outcome)
     10,000 entries: 9,900 removed, every other one as in the original
+    >>> verdict.unchecked
+    'the checkpoint does not say how it was pruned'
     """
     began, workers = time.perf_counter(), thread_count(threads)
     ours, theirs = Packed(pruned), Packed(original)
@@ -68,7 +74,7 @@ def verify(
     Workers(workers, work).run(pair for n in names for pair in zip(ours.pieces(n), theirs.pieces(n), strict=True))
     found = [_wrong(name, part, theirs.tensors[name], tallies, plan) for name in names for part in plan.parts[name]]
     differences = [*odd.values(), *(each for each in found if each is not None), *_total_wrong(tallies, plan)]
-    return Verdict(tallies, differences, plan.kept, plan.total, time.perf_counter() - began)
+    return Verdict(tallies, differences, plan.kept, plan.total, time.perf_counter() - began, plan.unchecked)
 
 
 def _mismatched(ours: Tensors, theirs: Tensors) -> dict[str, Difference]:

@@ -9,11 +9,13 @@ from lamplighter.checkpoint.checkpoint import Checkpoint
 from lamplighter.checkpoint.cluster import Cluster
 from lamplighter.checkpoint.cluster_reading import Spread
 from lamplighter.checkpoint.discovery import Region, find_regions
+from lamplighter.checkpoint.packed_format import KEY
 from lamplighter.checkpoint.progress import Tell, silent
 from lamplighter.checkpoint.stream import CHUNK, Stream
 from lamplighter.checkpoint.threads import thread_count
 from lamplighter.constraints import Constraints, checked_fraction
 from lamplighter.errors import LamplighterError, LamplighterWarning
+from lamplighter.naming import listed
 from lamplighter.patterns import parse_pattern
 from lamplighter.problem import Problem
 from lamplighter.pruning import budgets_of, find_method, said_of_emptied
@@ -66,6 +68,16 @@ def survey(
     else:
         source = Spread(checkpoint, regions, cluster, chunk, tell)
     return Survey(checkpoint, layers, regions, source, Spectra(source))
+
+
+def check_unpacked(checkpoint: Checkpoint) -> None:
+    """An error for packed files: their tensors are bitmasks and values, not weights."""
+    packed = [shard.file for shard in checkpoint.shards if KEY in shard.metadata]
+    if packed:
+        raise LamplighterError(
+            f"{checkpoint.path} is packed ({listed(packed)}): its tensors are bitmasks and values, not weights",
+            f"unpack it first: lamp unpack {checkpoint.path} -o OUT",
+        )
 
 
 def check_request(sparsity: float, method: str | Method, pattern: str | None) -> None:

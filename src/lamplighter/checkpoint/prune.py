@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,26 @@ from lamplighter.checkpoint.cluster_reading import Spread
 from lamplighter.checkpoint.cluster_writing import fill_shards
 from lamplighter.checkpoint.output import Output, safetensors_name, write_rest
 from lamplighter.checkpoint.passing import Decision, Passage
-from lamplighter.checkpoint.planning import Globs, Survey, budgets_for, check_chunk, check_request, method_name, survey
+from lamplighter.checkpoint.planning import (
+    Globs,
+    Survey,
+    budgets_for,
+    check_chunk,
+    check_request,
+    check_unpacked,
+    method_name,
+    survey,
+)
 from lamplighter.checkpoint.progress import Tell, silent
 from lamplighter.checkpoint.report import LayerReport, Report
 from lamplighter.checkpoint.staging import check_place, check_room, remove_debris, staged
 from lamplighter.checkpoint.stream import CHUNK, Stream
 from lamplighter.checkpoint.threads import thread_count
-from lamplighter.constraints import Constraints, Densities
+from lamplighter.constraints import Constraints, Densities, checked_fraction
 from lamplighter.errors import LamplighterError
 from lamplighter.version import __version__
+
+_OPEN = 8  # files that may wait to be flushed: each keeps a descriptor, of which there are few
 
 
 @dataclass(frozen=True)
@@ -96,18 +107,21 @@ def prune_checkpoint(
     """
     begun = time.perf_counter()
     check_request(sparsity, method, pattern)
-    constraints = Constraints(min_density, max_density, densities)
+    constraints = Constraints(
+        _plain(min_density, "min_density"), _plain(max_density, "max_density"), _plain(densities, "densities")
+    )
     many, size = thread_count(threads, spread=ray is not None), check_chunk(chunk)
     globs = _globs(include), _globs(exclude)
     settings = Settings(sparsity, method, pattern, *globs, constraints, many, size, progress)
     checkpoint = Checkpoint(src)
+    check_unpacked(checkpoint)
     output = Output(checkpoint, {}, None if checkpoint.files.folder or dst is None else Path(dst).name)
     if dst is not None:
         _check_apart(Path(src), Path(dst), output)
         target = Path(os.path.realpath(dst))
         if not dry_run:
             remove_debris(target)
-        check_place(target, folder=checkpoint.files.folder, force=force)
+        check_place(target, folder=checkpoint.files.folder, force=force, names=output.names())
         check_room(target, output.nbytes())
     elif not dry_run:
         raise LamplighterError("no place is named for the result", "name a file or folder, or ask for a dry run")
@@ -144,7 +158,8 @@ def _write(
     output: Output, decision: Decision, source: Stream | Spread, settings: Settings, dst: Path, *, force: bool
 ) -> None:
     folder = output.checkpoint.files.folder
-    with staged(dst, folder=folder, force=force, needed=output.nbytes()) as part:
+    place = staged(dst, folder=folder, force=force, needed=output.nbytes(), names=output.names(), mode=output.mode())
+    with place as part:
         if isinstance(source, Spread):
             fill_shards(output, decision, source, part, settings.tell)
         else:
@@ -159,9 +174,12 @@ def _write_here(output: Output, decision: Decision, settings: Settings, root: Pa
     passage = Passage(checkpoint, decision, settings.threads, settings.chunk, settings.tell)
     # Writing to the disk what is complete goes on while the next shard is masked.
     with ThreadPoolExecutor(1) as flushing:
-        flushed = []
+        flushed: list[Future[None]] = []
         for shard in checkpoint.shards:
+            if len(flushed) >= _OPEN:
+                flushed[-_OPEN].result()
             path = output.path_of(shard, root)
+            output.make(shard, path)
             writer = passage.write_shard(shard, path, output.described(shard), output.metadata(shard))
             flushed.append(flushing.submit(writer.close))
         for each in flushed:
@@ -212,7 +230,16 @@ def _record(found: Survey, settings: Settings, budgets: Mapping[str, int]) -> di
 
 def _globs(given: Globs) -> Globs:
     """Globs as a list, so that they can be looked at more than once; what they are not is refused elsewhere."""
+    if isinstance(given, Set):
+        return sorted(given, key=str)  # sets have another order in every process, and the record has to have one
     return [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else given
+
+
+def _plain(given: Any, what: str) -> Any:  # noqa: ANN401
+    """Densities as plain numbers, as the record of how the result was made holds them; an error if they are none."""
+    if isinstance(given, Mapping):
+        return {glob: checked_fraction(density, f"{what}[{glob!r}]") for glob, density in given.items()}
+    return None if given is None else checked_fraction(given, what)
 
 
 def _report(
@@ -236,4 +263,6 @@ def _report(
         output.nbytes(),
         result[1],
         tuple(str(path) for path in checkpoint.files.left_out),
+        tuple(str(path) for path in checkpoint.files.unpruned),
+        tuple(checkpoint.dropped),
     )

@@ -36,6 +36,8 @@ class Report:
         bytes_written: how many bytes were written, files carried over included; that would be, if nothing was.
         seconds: how long it took.
         left_out: files of the folder that were not carried over.
+        unpruned: files of the folder that hold other weights, and were carried over unchanged.
+        dropped: entries of files of torch that are no weights, as FILE: NAME, and are not in the result.
     """
 
     source: str
@@ -49,6 +51,8 @@ class Report:
     bytes_written: int
     seconds: float
     left_out: tuple[str, ...] = field(default=())
+    unpruned: tuple[str, ...] = field(default=())
+    dropped: tuple[str, ...] = field(default=())
 
     @property
     def total(self) -> int:

@@ -10,19 +10,21 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lamplighter.checkpoint.renaming import exchange, move_new
+from lamplighter.checkpoint.replacing import check_replaceable
 from lamplighter.errors import LamplighterError
 
 PART, OLD = ".lamp-part", ".lamp-old"
-_CHECKPOINTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth")
 
 
 @contextmanager
-def staged(dst: Path, *, folder: bool, force: bool, needed: int) -> Iterator[Path]:
+def staged(
+    dst: Path, *, folder: bool, force: bool, needed: int, names: Collection[str] = (), mode: int = 0o777
+) -> Iterator[Path]:
     """A temporary path beside `dst` to write to, renamed to `dst` at the end; removed if anything goes wrong.
 
     With `force` what is at `dst` is exchanged for the new: on Linux by one step of the file system, so that a process
@@ -34,13 +36,15 @@ def staged(dst: Path, *, folder: bool, force: bool, needed: int) -> Iterator[Pat
         folder: whether it is a folder.
         force: whether what is there may be replaced: a file by a file, a checkpoint's folder by a folder.
         needed: how many bytes will be written; an error if the disk has less room.
+        names: the files of the result, as far as they are known: a folder that has them may be replaced.
+        mode: the permissions it gets, less those that the umask takes away; the owner may read and write it.
     """
     dst = Path(os.path.realpath(dst))
     remove_debris(dst)
-    check_place(dst, folder=folder, force=force)
+    check_place(dst, folder=folder, force=force, names=names)
     check_room(dst, needed)
     with _refusals(dst):
-        part, lock = _locked_part(dst, folder=folder)
+        part, lock = _locked_part(dst, folder=folder, mode=mode)
     try:
         yield part
         with _refusals(dst):
@@ -53,8 +57,11 @@ def staged(dst: Path, *, folder: bool, force: bool, needed: int) -> Iterator[Pat
         os.close(lock)
 
 
-def check_place(dst: Path, *, folder: bool, force: bool) -> None:
-    """An error if `dst` cannot be written: its folder is missing, or something is there that may not be replaced."""
+def check_place(dst: Path, *, folder: bool, force: bool, names: Collection[str] = ()) -> None:
+    """An error if `dst` cannot be written: its folder is missing, or something is there that may not be replaced.
+
+    `names` are the files of the result, by their paths within it.
+    """
     if not dst.parent.is_dir():
         raise LamplighterError(f"there is no folder {dst.parent} to write {dst.name} in", "make the folder first")
     if not os.path.lexists(dst):
@@ -64,8 +71,9 @@ def check_place(dst: Path, *, folder: bool, force: bool) -> None:
     if dst.is_dir() != folder or not (dst.is_dir() or dst.is_file()):
         kind, there = ("folder", "file") if folder else ("file", "folder")
         raise LamplighterError(f"the result is a {kind}, but {dst} is a {there}", "choose another name")
-    if folder and any(dst.iterdir()) and not any(any(dst.glob(each)) for each in _CHECKPOINTS):
-        raise LamplighterError(f"{dst} is a folder without a checkpoint, and is not replaced", "choose another name")
+    if folder:
+        with _refusals(dst):
+            check_replaceable(dst, names)
 
 
 def check_room(dst: Path, needed: int) -> None:
@@ -122,15 +130,15 @@ def _claimed(path: Path) -> Iterator[bool]:
             os.close(lock)
 
 
-def _locked_part(dst: Path, *, folder: bool) -> tuple[Path, int]:
+def _locked_part(dst: Path, *, folder: bool, mode: int) -> tuple[Path, int]:
     """A new temporary file or folder, with the descriptor that holds its lock."""
     while True:
         part = dst.parent / f".{dst.name}.{secrets.token_hex(4)}{PART}"
         if folder:
-            part.mkdir()
+            part.mkdir(mode | 0o700)
+            lock = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
         else:
-            os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        lock = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+            lock = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666 | 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.lexists(part):  # else someone took it for debris before it was locked
@@ -146,7 +154,8 @@ def _commit(part: Path, dst: Path, *, folder: bool, force: bool) -> None:
     if folder:
         _flush_folders(part)
     if force and os.path.lexists(dst):
-        check_place(dst, folder=folder, force=force)
+        names = {path.relative_to(part).as_posix() for path in part.rglob("*")} if folder else ()
+        check_place(dst, folder=folder, force=force, names=names)
         if not folder:
             part.replace(dst)
         elif not exchange(part, dst):
@@ -159,9 +168,16 @@ def _commit(part: Path, dst: Path, *, folder: bool, force: bool) -> None:
 def _replace_in_steps(part: Path, dst: Path) -> None:
     """Without an exchange: the old one aside, the new one into its place, the old one away."""
     aside = part.with_name(part.name.removesuffix(PART) + OLD)
-    dst.rename(aside)
-    part.rename(dst)
-    _remove(aside)
+    try:
+        dst.rename(aside)
+        part.rename(dst)
+    except BaseException:
+        if os.path.lexists(aside) and not os.path.lexists(dst):
+            aside.rename(dst)
+        raise
+    finally:
+        if os.path.lexists(dst):
+            _remove(aside)
 
 
 def _flush_folders(folder: Path) -> None:

@@ -10,26 +10,53 @@ import torch
 from torch import Tensor
 
 from lamplighter.checkpoint.dtypes import CODES
+from lamplighter.checkpoint.header import METADATA, shown
 from lamplighter.errors import LamplighterError
+from lamplighter.naming import listed
 
+_EXPANDED, _SMALL = 8, 1 << 24  # an expanded tensor is written out: that much larger, or of so many bytes, it may be
 # Under these names training scripts keep the weights beside an optimizer's state.
 _NESTS = ("state_dict", "model_state_dict", "model")
 
 
 def load_torch(path: Path) -> dict[str, Tensor]:
     """The tensors of a file of torch by name; nothing in it is executed."""
+    return read_torch(path)[0]
+
+
+def read_torch(path: Path) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors of a file of torch by name, and the names of what else it holds; nothing in it is executed."""
     content = _load(path)
-    found = content
+    found, aside = content, list[str]()
     for nest in _NESTS:
         if isinstance(content, Mapping) and isinstance(content.get(nest), Mapping):
             found = content[nest]
+            aside = [str(name) for name in content if name != nest]
             break
     if not isinstance(found, Mapping):
         raise LamplighterError(
             f"{path} holds a {type(found).__name__}, expected a mapping of names to tensors",
             "write it anew: torch.save(model.state_dict(), path)",
         )
-    return {name: _checked(name, value, path) for name, value in found.items() if not _aside(name, value)}
+    _check_some(found, path)
+    tensors = {name: _checked(name, value, path) for name, value in found.items() if not _aside(name, value)}
+    return tensors, aside + [str(name) for name, value in found.items() if _aside(name, value)]
+
+
+def _check_some(found: Mapping[Any, Any], path: Path) -> None:
+    """An error for a file that holds much, but no tensor where they are looked for."""
+    if not found or any(isinstance(value, Tensor) for value in found.values()):
+        return
+    nests = [name for name, value in found.items() if isinstance(value, Mapping)]
+    if nests:
+        raise LamplighterError(
+            f"{path} holds a mapping {shown(str(nests[0]))}, not tensors",
+            f"write the weights to a file of their own: torch.save(torch.load(path)[{shown(str(nests[0]))}], new_path)",
+        )
+    raise LamplighterError(
+        f"{path} holds no tensors, but {listed([shown(str(name)) for name in found])}",
+        "write it anew: torch.save(model.state_dict(), path)",
+    )
 
 
 def _load(path: Path) -> Any:  # noqa: ANN401
@@ -63,10 +90,34 @@ def _checked(name: object, value: object, path: Path) -> Tensor:
             f"{path}: entry {str(name)[:100]!r} holds a {type(value).__name__}, expected a name and a tensor",
             "write it anew: torch.save(model.state_dict(), path)",
         )
+    check_name(name, path)
+    if value.is_meta:
+        raise LamplighterError(
+            f"{path}: tensor {shown(name)} is on the meta device: it has a shape, but no values",
+            "load the weights before saving them",
+        )
     if value.layout != torch.strided or value.is_quantized or value.dtype not in CODES:
         kind = "a quantised tensor" if value.is_quantized else f"{value.dtype} with layout {value.layout}"
-        raise LamplighterError(f"{path}: tensor {name!r} is {kind}", "make it a dense tensor of a usual dtype")
+        raise LamplighterError(f"{path}: tensor {shown(name)} is {kind}", "make it a dense tensor of a usual dtype")
+    stored = value.untyped_storage().nbytes()
+    if value.nbytes > max(_EXPANDED * stored, _SMALL):
+        raise LamplighterError(
+            f"{path}: tensor {shown(name)} of {value.nbytes:,} bytes shows the same {stored:,} bytes over and over",
+            "if that is meant, save it as a tensor of its own: tensor.clone()",
+        )
     return value.detach()
+
+
+def check_name(name: str, path: Path) -> None:
+    """An error for a name that no safetensors file can hold."""
+    if name == METADATA:
+        raise LamplighterError(
+            f"{path}: a tensor is named {name!r}, which in safetensors files means the metadata", "give it another name"
+        )
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise LamplighterError(f"{path}: a tensor is named {shown(name)}, which is no text", "rename it") from None
 
 
 def in_order(tensor: Tensor) -> Tensor:

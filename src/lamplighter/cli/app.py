@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lamplighter.cli import bench, data, demo, inspect, migrate, pack, plan, prune, report, run
+from lamplighter.cli import bench, compile, data, demo, estimate, inspect, migrate, pack, plan, prune, report, run  # noqa: A004
 from lamplighter.cli.console import plain_warnings, prose, show_error, show_help_if_bare
 from lamplighter.errors import LamplighterError
 from lamplighter.version import __version__
@@ -94,6 +94,8 @@ plan.register(app, panel="Checkpoints")
 inspect.register(app, panel="Checkpoints")
 pack.register(app, panel="Checkpoints")
 migrate.register(app, panel="Checkpoints")
+compile.register(app, panel="Faster on a processor")
+estimate.register(app, panel="Faster on a processor")
 run.register(app, panel="Experiments")
 data.register(app, panel="Experiments")
 report.register(app, panel="Experiments")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lamplighter.cli import bench_checkpoint, bench_distributed, bench_pack, bench_train
+from lamplighter.cli import bench_checkpoint, bench_distributed, bench_pack, bench_sparse, bench_train
 from lamplighter.cli.console import progress_bars, prose, show_help_if_bare, stderr, stdout, write_json
 from lamplighter.errors import LamplighterWarning
 
@@ -97,6 +97,7 @@ bench_train.register(app)
 bench_checkpoint.register(app)
 bench_pack.register(app)
 bench_distributed.register(app)
+bench_sparse.register(app)
 
 
 def _refuse(chosen: str, given: dict[str, Any]) -> None:

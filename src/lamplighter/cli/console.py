@@ -1,6 +1,7 @@
 """Where the command writes: data to standard output, everything else to standard error."""
 
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,12 @@ def stdout() -> Console:
 def stderr() -> Console:
     """For progress, logs, warnings and errors."""
     return Console(stderr=True)
+
+
+def write_text(text: str) -> None:
+    """Text on standard output; characters that its encoding has not are escaped, as on standard error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def write_json(data: object) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lamplighter.cli.console import ByteBars, byte_bars, prose, show_error, stderr, write_json
+from lamplighter.cli.console import ByteBars, byte_bars, prose, show_error, stderr, write_json, write_text
 from lamplighter.cli.prune import Source, Threads
 from lamplighter.errors import LamplighterError
 from lamplighter.optional import require
@@ -51,7 +51,7 @@ def inspect(
     if json:
         write_json(found.as_data())
     else:
-        print(table(found))
+        write_text(table(found))
 
 
 def _check_page(html: Path) -> None:
@@ -81,7 +81,12 @@ def table(found: "Inspection") -> str:
     lines = [tables.text_table(head, [_row(name, each) for name, each in groups.items()], left=3, total=False), ""]
     lines += [f"{file}: {tables.shown_bytes(size)}" for file, size in found.files.items()]
     layers, weights = sum(t.layers for t in found.tensors), sum(t.size for t in found.tensors if t.layers)
-    lines.append(f"{len(found.tensors):,} tensors; {layers:,} layers of {weights:,} weights count by default")
+    if found.packed:
+        lines.append(f"{len(found.tensors):,} tensors, packed: bitmasks and values; lamp unpack gives the weights")
+    else:
+        lines.append(f"{len(found.tensors):,} tensors; {layers:,} layers of {weights:,} weights count by default")
+    if found.dropped:
+        lines.append(f"no tensors of the model: {', '.join(found.dropped)}")
     broken = [f"{tensor.name} ({tensor.nonfinite:,})" for tensor in found.tensors if tensor.nonfinite]
     if broken:
         lines.append(f"NaN or infinite values: {', '.join(broken)}")

@@ -1,5 +1,6 @@
 """`lamp pack`, `lamp unpack` and `lamp verify`: the compact sparse file, back to dense, and a check."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lamplighter.cli.console import progress_bars, prose, stderr, stdout, write_json
+from lamplighter.errors import LamplighterWarning
 
 if TYPE_CHECKING:
     from lamplighter.checkpoint.packed_conversion import Conversion, Watch
@@ -60,7 +62,12 @@ def pack(
 
     with _bar("packing", 2 * Checkpoint(source).nbytes) as watch:
         done = carry_out(source, out, force=force, threads=threads, watch=watch)
-    _show(done, out, json, (done.packed_bytes, done.dense_bytes))
+    _warn_of_left_out(done)
+    if json:
+        write_json({"out": str(out), **asdict(done)})
+    else:
+        said = f"{done.sparse:,} of {_many(done.tensors, 'tensor')} {'is' if done.sparse == 1 else 'are'} sparse now"
+        _show(done, out, (done.packed_bytes, done.dense_bytes), said)
 
 
 def unpack(
@@ -80,12 +87,17 @@ def unpack(
 
     with _bar("unpacking", Packed(source).nbytes) as watch:
         done = carry_out(source, out, force=force, threads=threads, watch=watch)
-    _show(done, out, json, (done.dense_bytes, done.packed_bytes))
+    _warn_of_left_out(done)
+    if json:
+        write_json({"out": str(out), **asdict(done)})
+    else:
+        said = f"{done.sparse:,} of {_many(done.tensors, 'tensor')} {'was' if done.sparse == 1 else 'were'} sparse"
+        _show(done, out, (done.dense_bytes, done.packed_bytes), said)
 
 
 def verify(
-    pruned: Annotated[Path, typer.Argument(help="A pruned checkpoint, packed or not.")],
-    original: Annotated[Path, typer.Argument(help="What it was made from.")],
+    pruned: Annotated[Path, typer.Argument(metavar="PRUNED", help="A pruned checkpoint, packed or not.")],
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="What it was made from.")],
     *,
     threads: Threads = None,
     json: Json = False,
@@ -93,8 +105,8 @@ def verify(
     """Compare a pruned checkpoint, packed or not, with the original.
 
     Every weight that is kept must be the original's, bit for bit, every other one zero. Where the file says how it was
-    pruned, the layers are found again and as many weights of each must be kept as planned. Exits with 1 if anything is
-    different, and names the first tensor and entry.
+    pruned, the layers are found again and as many weights of each must be kept as planned; where that cannot be decided
+    again, the reason is given. Exits with 1 if anything is different, and names the first tensor and entry.
     """
     from lamplighter.checkpoint.packed_reading import Packed  # noqa: PLC0415
     from lamplighter.checkpoint.packed_verifying import verify as carry_out  # noqa: PLC0415
@@ -117,14 +129,21 @@ def _bar(what: str, total: int) -> "Iterator[Watch]":
         yield lambda nbytes: bars.update(task, advance=nbytes / 1e6)
 
 
-def _show(done: "Conversion", out: Path, json: bool, sizes: tuple[int, int]) -> None:
-    if json:
-        write_json({"out": str(out), **asdict(done)})
-        return
+def _show(done: "Conversion", out: Path, sizes: tuple[int, int], said: str) -> None:
     after, before = sizes
-    text = f"{out}: {after:,} bytes, was {before:,}; {done.sparse:,} of {done.tensors:,} tensors are sparse when packed"
+    text = f"{out}: {after:,} bytes, was {before:,}; {said}"
     stdout().print(text, highlight=False, soft_wrap=True, markup=False)
     _show_seconds(done.seconds)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _warn_of_left_out(done: "Conversion") -> None:
+    if done.left_out:
+        said = f"not carried over, as it may hold other weights: {', '.join(done.left_out)}"
+        warnings.warn(said, LamplighterWarning, stacklevel=1)
 
 
 def _show_verdict(verdict: "Verdict") -> None:
@@ -144,7 +163,12 @@ def _show_verdict(verdict: "Verdict") -> None:
     for each in verdict.differences[:10]:
         console.print(f"different: {each}", highlight=False, soft_wrap=True, markup=False)
     if len(verdict.differences) > 10:
-        console.print(f"different: {len(verdict.differences) - 10:,} more tensors", highlight=False)
+        console.print(f"different: {_many(len(verdict.differences) - 10, 'more place')}", highlight=False)
+    if verdict.unchecked:
+        said = f"budgets not checked: {verdict.unchecked}"
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
+    if verdict.ok:
+        console.print(f"ok: {verdict.outcome}", highlight=False, soft_wrap=True, markup=False)
     _show_seconds(verdict.seconds)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lamplighter.cli.console import ByteBars, byte_bars, prose, stderr, write_json
+from lamplighter.cli.console import ByteBars, byte_bars, prose, stderr, write_json, write_text
 from lamplighter.cli.prune import Exclude, Include, Ray, Source, Threads
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def plan(
     if json:
         write_json(found.as_data())
     else:
-        print(table(found))
+        write_text(table(found))
 
 
 def table(found: "Plan") -> str:

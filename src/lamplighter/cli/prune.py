@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lamplighter.cli.console import ByteBars, byte_bars, prose, write_json
+from lamplighter.cli.console import ByteBars, byte_bars, prose, write_json, write_text
 from lamplighter.errors import LamplighterError, LamplighterWarning
 
 if TYPE_CHECKING:
     from lamplighter.checkpoint.report import Report
 
+_MOST_NAMED = 20
 EXAMPLES = """[bold]Examples[/bold]
 $ lamp prune model.safetensors -o sparse.safetensors --sparsity 0.5
 $ lamp prune Llama-3.1-8B -o sparse --sparsity 0.5 --pattern 2:4 --method uniform  [dim]# a Hugging Face folder[/dim]
@@ -82,13 +83,24 @@ def prune(
             progress=ByteBars(bars).show,
             ray=ray,
         )
-    if report.left_out:
-        said = f"not carried over, as it may hold unpruned weights: {', '.join(report.left_out)}"
-        warnings.warn(said, LamplighterWarning, stacklevel=1)
+    _warn_of_the_rest(report)
     if json:
         write_json(report.as_data())
     else:
-        print(summary(report))
+        write_text(summary(report))
+
+
+def _warn_of_the_rest(report: "Report") -> None:
+    """Say what of IN is not in OUT, and what is there unpruned."""
+    for said, names in [
+        ("not carried over, as it may hold unpruned weights", report.left_out),
+        ("carried over unpruned", report.unpruned),
+        ("no tensors of the model, and left out", report.dropped),
+    ]:
+        if names:
+            more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+            text = f"{said}: {', '.join(names[:_MOST_NAMED])}{more}"
+            warnings.warn(text, LamplighterWarning, stacklevel=1)
 
 
 def summary(report: "Report") -> str:
