@@ -64,7 +64,7 @@ class Output:
         """Make the shard's file, still empty, with the permissions of the one that it is made from."""
         if self.file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, [], _mode(self.checkpoint.files.root / shard.file))
+            write_file(path, [], _mode(self.checkpoint.files.root / shard.file))
 
     def index(self) -> tuple[str, bytes] | None:
         """The index, as it was, or under the new names of shards that were files of torch."""
@@ -104,10 +104,10 @@ def write_rest(output: Output, root: Path) -> None:
     """Write the index, and copy the files that are carried over."""
     files, index = output.checkpoint.files, output.index()
     if index is not None:
-        _write(root / index[0], [memoryview(index[1])], _mode(files.root / str(files.index)))
+        write_file(root / index[0], [memoryview(index[1])], _mode(files.root / str(files.index)))
     for path in files.others:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        _write(root / path, _content(files.root / path), _mode(files.root / path))
+        write_file(root / path, content_of(files.root / path), _mode(files.root / path))
 
 
 def _earlier(given: str | None) -> list[dict[str, Any]]:
@@ -127,7 +127,8 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode) & 0o777 | 0o600
 
 
-def _content(path: Path) -> Iterator[memoryview]:
+def content_of(path: Path) -> Iterator[memoryview]:
+    """The bytes of a file, a few MB at a time."""
     opened = Opened(path)
     for begin in range(0, opened.stamp.size, _COPIED):
         room = memoryview(bytearray(min(_COPIED, opened.stamp.size - begin)))
@@ -135,7 +136,8 @@ def _content(path: Path) -> Iterator[memoryview]:
         yield room
 
 
-def _write(path: Path, parts: Iterable[memoryview], mode: int) -> None:
+def write_file(path: Path, parts: Iterable[bytes | memoryview], mode: int = 0o666) -> None:
+    """Write a file to the disk: whatever is renamed to its place has to be there before."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(path, flags, mode), "wb") as file:  # the system takes away what the umask says

@@ -3,22 +3,20 @@
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from lamplighter.checkpoint.files import Files, read_json
-from lamplighter.checkpoint.opened import Opened
-from lamplighter.checkpoint.output import safetensors_name
+from lamplighter.checkpoint.output import content_of, safetensors_name, write_file
 from lamplighter.checkpoint.packed_format import KEY, Described
 from lamplighter.checkpoint.staging import check_place
-from lamplighter.checkpoint.writing import ShardWriter, nbytes, size_of, staged, unwritable
+from lamplighter.checkpoint.writing import ShardWriter, nbytes, size_of, staged
 from lamplighter.errors import LamplighterError
 
 SUFFIX = ".safetensors"
 WAITING = 8  # so many files at most are complete, but still open until the disk has them
-_COPIED = 1 << 22  # bytes at a time
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def write_files(
         if files is not None and files.folder:
             _carry_over(files, stage)
             if index is not None:
-                _write(stage / _index_name(files), [index.encode()])
+                write_file(stage / _index_name(files), [index.encode()])
 
 
 def _filled(path: Path, new: NewFile, fill: Callable[[str, ShardWriter], None]) -> ShardWriter:
@@ -182,24 +180,4 @@ def _carry_over(files: Files, stage: Path) -> None:
     for other in files.others:
         target = stage / other
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, _content(files.root / other))
-
-
-def _content(path: Path) -> Iterator[memoryview]:
-    opened = Opened(path)
-    for begin in range(0, opened.stamp.size, _COPIED):
-        room = memoryview(bytearray(min(_COPIED, opened.stamp.size - begin)))
-        opened.read_into(room, begin)
-        yield room
-
-
-def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file to the disk: whatever is renamed to its place has to be there before."""
-    try:
-        with path.open("wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise unwritable(path, error) from error
+        write_file(target, content_of(files.root / other))

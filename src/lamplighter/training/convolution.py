@@ -97,7 +97,7 @@ convolve.register_autograd(_backward, setup_context=_setup)
 
 
 def _has_kernels(images: Tensor, weights: Tensor) -> bool:
-    """Whether ours are used: with one or two networks cuDNN's are faster, but for images of few channels."""
+    """Whether ours are used: cuDNN's are faster with one network (two were not tried), but for few channels."""
     enough = len(weights) > 2 or images.shape[1] < 16
     return enough and images.is_cuda and images.dtype in _HALVES and weights.dtype == images.dtype
 
